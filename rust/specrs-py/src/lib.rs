@@ -1,0 +1,15 @@
+//! Module `specrs._core`: convert, check, release the GIL, call, convert. No algorithm lives here.
+
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+mod build;
+mod enter;
+mod uniforms;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    build::register(m)?;
+    uniforms::register(m)
+}
