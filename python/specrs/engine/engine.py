@@ -1,0 +1,244 @@
+"""The round: draft, trim, score, verify, commit. Only ``commit`` changes state."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specrs import _core
+from specrs.engine import law, stopping
+from specrs.engine.request import TokenLogprob
+from specrs.errors import InvalidInputError
+from specrs.policies.base import RoundSeconds
+from specrs.types import Draft, Verdict
+from specrs.verification.logits import as_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from specrs.drafters.base import Drafter
+    from specrs.engine.request import Request
+    from specrs.models.base import TargetModel
+    from specrs.policies.base import LengthPolicy
+    from specrs.report.recorder import Recorder
+    from specrs.types import Scores
+
+#: Status of a verdict whose target row held no usable number.
+TARGET_UNUSABLE = 2
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one round committed for one request.
+
+    Attributes
+    ----------
+    request : Request
+    tokens : tuple of int
+    pieces : tuple of str
+        Text that became whole with each token; empty where no text is decoded.
+    """
+
+    request: Request
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+
+
+class Engine:
+    """Runs requests to their end, one target forward per round for all of them.
+
+    Parameters
+    ----------
+    target : TargetModel
+    drafter : Drafter
+    policy : LengthPolicy
+    recorder : Recorder
+        Takes the timings.
+    max_batch : int
+        Requests that run at once; others wait.
+
+    Raises
+    ------
+    InvalidInputError
+        The policy cuts on drawn tokens and the drafter draws them: the output would be biased.
+    """
+
+    def __init__(
+        self, target: TargetModel, drafter: Drafter, policy: LengthPolicy, recorder: Recorder, *, max_batch: int = 8
+    ) -> None:
+        if policy.cuts_on_drawn_tokens and drafter.tokens_are_drawn:
+            raise InvalidInputError(
+                f"length policy {policy.name!r} cuts drafts by what was drawn and drafter {drafter.name!r} draws its "
+                "tokens: together they would bias the output"
+            )
+        if max_batch < 1:
+            raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
+        self.target = target
+        self.drafter = drafter
+        self.policy = policy
+        self.recorder = recorder
+        self.max_batch = max_batch
+        self._warned_drafter_limit = False
+
+    def run(self, requests: Sequence[Request]) -> Iterator[Step]:
+        """Run the requests, yielding what each round commits. Finished or abandoned, every drafter state is let go."""
+        waiting = [request for request in requests if request.finish_reason is None]
+        running: list[Request] = []
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.max_batch:
+                    running.append(waiting.pop(0))
+                    self._admit(running[-1])
+                yield from self.step(running)
+                for request in running:
+                    if request.finish_reason is not None:
+                        self.drafter.finish(request)
+                running = [request for request in running if request.finish_reason is None]
+        finally:
+            for request in running:
+                self.drafter.finish(request)
+
+    def _admit(self, request: Request) -> None:
+        """Let the drafter meet the request and read all but the last stretch of its prompt."""
+        with self.recorder.stage("prefill"):
+            self.drafter.start(request)
+            pending = request.pending
+            chunk = self.target.prefill_chunk
+            whole = (len(pending) - 1) // chunk * chunk
+            if whole:
+                self.target.prefill(request.state, pending[:whole])
+
+    def step(self, requests: Sequence[Request]) -> list[Step]:
+        """Run one round for ``requests`` and return what was committed."""
+        clock = [time.perf_counter()]
+
+        def lap() -> None:
+            clock.append(time.perf_counter())
+
+        draft = self._draft(requests)
+        lap()
+        draft = self.policy.trim(requests, draft)
+        lap()
+        scores = self.target.score([r.state for r in requests], [r.pending for r in requests], draft)
+        lap()
+        processed = law.process(requests, draft, scores)
+        verdict = self._verify(requests, draft, scores, processed.logits)
+        lap()
+        pending = [len(request.pending) for request in requests]
+        steps = self._commit(requests, draft, scores, processed, verdict)
+        lap()
+        seconds = RoundSeconds(*np.diff(clock).tolist())
+        self.recorder.round(pending, len(draft.tokens), sum(len(step.tokens) for step in steps), seconds)
+        if all(size == 1 for size in pending):  # a round that also read a prompt says nothing about usual rounds
+            self.policy.observe(requests, draft, verdict, seconds)
+        return steps
+
+    def _draft(self, requests: Sequence[Request]) -> Draft:
+        limits = [self._limit(request) for request in requests]
+        if not any(limits):
+            return Draft.empty(len(requests), self.drafter.name)
+        budgets = self.policy.budgets(requests, limits)
+        if not any(budgets):
+            return Draft.empty(len(requests), self.drafter.name)
+        return self.drafter.propose(requests, budgets)
+
+    def _limit(self, request: Request) -> int:
+        """Return how many more tokens a draft may bring: the bonus token needs no draft."""
+        if not request.speculate:
+            return 0
+        room = request.stop.max_new_tokens - request.generated - 1
+        written = len(request.tokens)
+        if self.target.max_context is not None:
+            room = min(room, self.target.max_context - written - 1)
+        limit = self.drafter.max_context
+        if limit is not None and written + room > limit:
+            room = min(room, limit - written)
+            if room <= 0 and not self._warned_drafter_limit:
+                self._warned_drafter_limit = True
+                warnings.warn(
+                    f"drafter {self.drafter.name!r} reads at most {limit} tokens and the text has {written} (the "
+                    f"target reads {self.target.max_context}): the rest is decoded without drafts",
+                    stacklevel=2,
+                )
+        return max(room, 0)
+
+    def _verify(self, requests: Sequence[Request], draft: Draft, scores: Scores, logits: object) -> Verdict:
+        values, dtype = as_rows(logits)
+        sampling = [request.sampling for request in requests]
+        accept_coins, emit_coins = _core.round_coins(
+            np.array([request.seed for request in requests], np.uint64),
+            np.array([request.sample for request in requests], np.uint32),
+            np.array([len(request.tokens) for request in requests], np.uint32),
+            scores.row_ptr,
+            draft.depths,
+        )
+        path_ptr, path, bonus, status = _core.verify(
+            values,
+            dtype,
+            scores.row_ptr,
+            draft.tokens,
+            draft.parents,
+            "greedy_or_fixed" if draft.draft_probs is None else "chain",
+            np.array([s.temperature for s in sampling], np.float32),
+            np.array([s.top_k for s in sampling], np.int32),
+            np.array([s.top_p for s in sampling], np.float32),
+            np.array([s.min_p for s in sampling], np.float32),
+            accept_coins,
+            emit_coins,
+            draft.draft_probs,
+        )
+        return Verdict(path_ptr, path, bonus, status)
+
+    def _commit(
+        self,
+        requests: Sequence[Request],
+        draft: Draft,
+        scores: Scores,
+        processed: law.ProcessedScores,
+        verdict: Verdict,
+    ) -> list[Step]:
+        """Append what is kept, move its keys and values into place, and tell the drafter."""
+        steps = []
+        for b, request in enumerate(requests):
+            path = verdict.path[verdict.path_ptr[b] : verdict.path_ptr[b + 1]]
+            nodes = draft.nodes_of(b)
+            emitted = draft.tokens[nodes][path].tolist()
+            unusable = verdict.status[b] == TARGET_UNUSABLE
+            if not unusable:
+                emitted.append(int(verdict.bonus[b]))
+            kept = stopping.trim(request, emitted, self.target.max_context)
+            tokens = np.array(emitted[: kept.count], np.uint32)
+            rows = scores.row_ptr[b] + np.concatenate([[0], path + 1])
+            if request.logprobs_wanted is not None:
+                request.logprobs += _logprobs(processed.logits, rows[: kept.count], tokens, request.logprobs_wanted)
+            last_row = int(rows[min(len(path), kept.count)])
+            request.processors = processed.row_states.get(last_row, request.processors)
+            # The last kept token becomes the anchor: its keys and values are made by the next round.
+            request.state.commit(path[: max(kept.count - 1, 0)], len(request.pending) - (kept.count == 0))
+            request.extend(tokens)
+            request.finish_reason, request.stopped_by = kept.finish_reason, kept.stopped_by
+            if unusable and request.finish_reason is None:
+                request.finish_reason = "error"
+            if request.finish_reason is None:
+                self.drafter.commit(request, tokens)
+            depth = int(draft.depths[nodes].max(initial=0))
+            request.statistics.record(len(draft.tokens[nodes]), depth, min(len(path), kept.count), draft.source)
+            steps.append(Step(request, tuple(tokens.tolist()), kept.pieces))
+        return steps
+
+
+def _logprobs(logits: object, rows: np.ndarray, tokens: np.ndarray, alternatives: int) -> list[TokenLogprob]:
+    values, dtype = as_rows(logits)
+    rows = rows[: len(tokens)].astype(np.int64)
+    own = _core.log_probs(values, dtype, rows, tokens)
+    if not alternatives:
+        return [TokenLogprob(int(t), float(v)) for t, v in zip(tokens, own, strict=True)]
+    ids, top = _core.top_log_probs(values, dtype, rows, alternatives)
+    return [
+        TokenLogprob(int(t), float(v), tuple(zip(i.tolist(), w.tolist(), strict=True)))
+        for t, v, i, w in zip(tokens, own, ids, top, strict=True)
+    ]

@@ -1,0 +1,409 @@
+"""Generate text: one call for a prompt or a batch, whole or streamed."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from specrs.errors import InvalidInputError, NonFiniteLogitsError, UnknownNameError
+from specrs.prompts import encode_prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from specrs.drafters.base import Drafter
+    from specrs.engine.request import Request, TokenLogprob
+    from specrs.models.base import TargetModel
+    from specrs.report.report import Report
+    from specrs.types import TokenArray
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished (or interrupted) text.
+
+    Attributes
+    ----------
+    text : str or None
+        The output decoded, special tokens left out; None without a tokenizer.
+    ids : list of int
+        New tokens, the one that stopped included.
+    finish_reason : {'stop', 'length', 'interrupted', 'error'}
+    stopped_by : int, str or None
+        The id or the string that stopped it.
+    logprobs : list of TokenLogprob or None
+        One per new token, if asked for.
+    report : Report
+    """
+
+    text: str | None
+    ids: list[int]
+    finish_reason: str
+    stopped_by: int | str | None
+    logprobs: list[TokenLogprob] | None
+    report: Report
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one round added to one text of a stream.
+
+    Attributes
+    ----------
+    index : int
+        Which prompt (and sample) of the call.
+    ids : tuple of int
+    text : str
+        Text that became whole; pieces joined equal the generation's text.
+    """
+
+    index: int
+    ids: tuple[int, ...]
+    text: str
+
+
+class Session:
+    """Memory of a conversation: a later prompt that begins like the text so far does not read it again.
+
+    Parameters
+    ----------
+    model : TargetModel
+    """
+
+    def __init__(self, model: TargetModel) -> None:
+        self.model = model
+        self._tokens: TokenArray = np.empty(0, np.uint32)
+        self._state: Any = None
+
+    def take(self, prompt: TokenArray, capacity: int) -> tuple[Any, int]:
+        """Return the memory, cut to what it shares with ``prompt``, and how many tokens that is."""
+        state, self._state = self._state, None
+        if state is None:
+            return self.model.new_state(capacity), 0
+        known = self._tokens[: state.length]
+        shared = min(len(known), len(prompt) - 1)
+        different = np.flatnonzero(known[:shared] != prompt[:shared])
+        shared = int(different[0]) if len(different) else shared
+        state.truncate(shared)
+        return state, shared
+
+    def keep(self, request: Request) -> None:
+        """Remember a request's text and memory."""
+        self._tokens, self._state = request.tokens.copy(), request.state
+
+
+class Stream:
+    """An iterator over the chunks of a run; :attr:`generations` holds the results at any time.
+
+    Leaving early (``close`` or dropping it) keeps what was produced and lets everything else go.
+    """
+
+    def __init__(
+        self, requests: list[Request], steps: Iterator[Any], make: Any, session: Session | None, recorder: Any
+    ) -> None:
+        self._requests = requests
+        self._index = {request.id: index for index, request in enumerate(requests)}
+        self._steps = steps
+        self._make = make
+        self._session = session
+        self._recorder = recorder
+        self._chunks = self._run()
+
+    def _run(self) -> Iterator[Chunk]:
+        try:
+            for step in self._steps:
+                text = "".join(step.pieces)
+                if step.request.finish_reason is not None and step.request.text is not None:
+                    text += step.request.text.flush()
+                if step.request.finish_reason == "error":
+                    error = NonFiniteLogitsError(
+                        f"the target returned unusable logits (NaN, or no finite value) after "
+                        f"{step.request.generated} new tokens; they are kept in .partial"
+                    )
+                    raise error
+                yield Chunk(self._index[step.request.id], step.tokens, text)
+        finally:
+            self._steps.close()  # type: ignore[attr-defined]
+            for request in self._requests:
+                if request.finish_reason is None:
+                    request.finish_reason = "interrupted"
+            if self._session is not None:
+                self._session.keep(self._requests[0])
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Chunk:
+        try:
+            return next(self._chunks)
+        except NonFiniteLogitsError as error:
+            made = self.generations
+            error.partial = made[0] if len(made) == 1 else made
+            raise
+
+    def close(self) -> None:
+        """Stop here; what was produced is kept."""
+        self._chunks.close()  # type: ignore[attr-defined]
+
+    @property
+    def generations(self) -> list[Generation]:
+        """The results so far, one per prompt and sample."""
+        return [self._make(request) for request in self._requests]
+
+
+def stream(
+    model: TargetModel,
+    prompt: Any,
+    *,
+    drafter: str | Drafter = "cache",
+    draft_model: Any = None,
+    draft_tokens: int | None = None,
+    draft_shape: str = "chain",
+    max_new_tokens: int = 256,
+    min_new_tokens: int = 0,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float | None = None,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    logits_processor: Sequence[Any] = (),
+    seed: int | Sequence[int | None] | None = None,
+    eos_token_id: int | Sequence[int] | None | str = "model",
+    stop: str | Sequence[str] = (),
+    stop_token_ids: Sequence[int] = (),
+    logprobs: int | None = None,
+    n: int = 1,
+    speculate: bool | Sequence[bool] = True,
+    max_batch: int = 8,
+    session: Session | None = None,
+    **unknown: Any,
+) -> Stream:
+    """Generate text, yielding a :class:`Chunk` for each text and round. Parameters as :func:`generate`."""
+    if unknown:
+        raise _unknown_options(unknown)
+    from specrs.engine.engine import Engine
+    from specrs.engine.request import Request
+    from specrs.engine.text import TextStream
+    from specrs.methods import make_drafter, make_policy
+    from specrs.models.loading import load
+    from specrs.report.recorder import Recorder
+    from specrs.report.report import make_report
+    from specrs.sampling import SamplingParams, StopRules
+
+    target = load(model) if not hasattr(model, "new_state") else model
+    prompts = encode_prompts(target, prompt)
+    if n < 1:
+        raise InvalidInputError(f"n must be >= 1, got {n}")
+    if session is not None and (len(prompts) != 1 or n != 1):
+        raise InvalidInputError(f"a session continues one text, got {len(prompts)} prompts and n={n}")
+    stops = StopRules(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        eos_token_ids=target.eos_token_ids if isinstance(eos_token_id, str) else _ids(eos_token_id),
+        stop_token_ids=_ids(stop_token_ids),
+        stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
+    )
+    _check_request(target, prompts, stops, logprobs)
+    if repetition_penalty is None:
+        repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
+    made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape) if isinstance(drafter, str) else drafter
+    cost = None
+    if draft_tokens is None and made.name != "none":
+        cost = target_cost(target)
+    policy = make_policy(made, draft_tokens, cost)
+    recorder = Recorder()
+    seeds = list(seed) if isinstance(seed, (list, tuple)) else [seed] * len(prompts)
+    switches = list(speculate) if isinstance(speculate, (list, tuple)) else [speculate] * len(prompts)
+    for name, values in (("seed", seeds), ("speculate", switches)):
+        if len(values) != len(prompts):
+            raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {len(prompts)}")
+    requests = []
+    for index, ids in enumerate(prompts):
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=dict(logit_bias or {}),
+            logits_processors=tuple(logits_processor),
+            seed=seeds[index],
+        )
+        for sample in range(n):
+            capacity = len(ids) + max_new_tokens + 64
+            state, reused = session.take(ids, capacity) if session else (target.new_state(capacity), 0)
+            request = Request(
+                ids,
+                sampling,
+                stops,
+                state,
+                sample=sample,
+                speculate=switches[index],
+                text=TextStream(target.tokenizer, stops.stop_strings) if target.tokenizer is not None else None,
+                logprobs=logprobs,
+            )
+            request.reused = reused
+            if max_new_tokens == 0:
+                request.finish_reason = "length"
+            requests.append(request)
+    engine = Engine(target, made, policy, recorder, max_batch=max_batch)
+    method = made.name if made.name == "none" else f"{made.name} ({policy.name})"
+
+    def finish(request: Request) -> Generation:
+        plain = getattr(target, "plain_step_seconds", None)
+        text = None
+        if target.tokenizer is not None:
+            text = target.tokenizer.decode(
+                request.output.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return Generation(
+            text=text,
+            ids=request.output.tolist(),
+            finish_reason=request.finish_reason or "interrupted",
+            stopped_by=request.stopped_by,
+            logprobs=None if logprobs is None else list(request.logprobs),
+            report=make_report([request], recorder, method=method, plain_step_seconds=plain),
+        )
+
+    return Stream(requests, engine.run(requests), finish, session, recorder)
+
+
+@overload
+def generate(model: Any, prompt: str, **options: Any) -> Generation: ...
+@overload
+def generate(model: Any, prompt: Any, **options: Any) -> Any: ...
+def generate(model: Any, prompt: Any, **options: Any) -> Any:
+    """Generate text with speculative decoding. Lossless: the output has the law of plain decoding.
+
+    Parameters
+    ----------
+    model : TransformersTarget, PreTrainedModel, str or Path
+        From :func:`specrs.load`, or anything that it takes.
+    prompt : str, sequence of int, list of chat messages, or a list of these
+        Text, token ids, or messages ``{"role": ..., "content": ...}`` for the chat template. A list of prompts gives a
+        list of generations, which run together; none depends on the others.
+    drafter : {'cache', 'model', 'none'} or Drafter
+        Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``none`` is plain decoding.
+    draft_model : object, optional
+        A smaller model of the same vocabulary: anything that :func:`specrs.load` takes.
+    draft_tokens : int, optional
+        Draft this many tokens each round. Default: as many as pay on this machine, none if none do.
+    draft_shape : {'chain', 'tree'}
+        Shape of the cache drafter's drafts.
+    max_new_tokens, min_new_tokens : int
+        Length limits of the output. Before the minimum, ends cannot be drawn.
+    temperature, top_k, top_p, min_p : float, int, float, float
+        Law to draw from; temperature 0 is greedy. See ``SamplingParams``.
+    repetition_penalty : float, optional
+        Default: the model's own generation configuration.
+    frequency_penalty, presence_penalty : float
+    logit_bias : mapping of int to float, optional
+    logits_processor : sequence of callables
+        As in transformers; called once per scored row with the row's own history.
+    seed : int, or one per prompt
+        The same seed gives the same text, whatever runs beside it.
+    eos_token_id : int, sequence of int or None
+        Default: the model's. None or an empty sequence: no token ends the text.
+    stop, stop_token_ids : str or sequence of str, sequence of int
+        More ways to stop; the text keeps what stopped it.
+    logprobs : int, optional
+        Report each token's log-probability and those of this many alternatives (0: the token's alone).
+    n : int
+        Samples per prompt.
+    speculate : bool, or one per prompt
+        False decodes a prompt plainly, beside others that speculate.
+    max_batch : int
+        Requests that run at once.
+    session : Session, optional
+        Continue a conversation without reading its beginning again.
+
+    Returns
+    -------
+    Generation, or a list of them for a list of prompts or ``n > 1``
+
+    Raises
+    ------
+    SpecrsError
+        With the value found and what was expected, before any work. ``NonFiniteLogitsError`` may come later and keeps
+        what was generated in ``.partial``; so does ``KeyboardInterrupt``.
+    """
+    running = stream(model, prompt, **options)
+    try:
+        for _ in running:
+            pass
+    except KeyboardInterrupt as interrupt:
+        running.close()
+        interrupt.partial = running.generations  # type: ignore[attr-defined]
+        raise
+    made = running.generations
+    single = not is_batch(prompt) and options.get("n", 1) == 1
+    return made[0] if single else made
+
+
+def is_batch(prompt: Any) -> bool:
+    """Return whether ``prompt`` is a list of prompts rather than one."""
+    from specrs.prompts import is_batch as decide
+
+    return decide(prompt)
+
+
+def target_cost(target: TargetModel) -> Any:
+    """Return the target's cost table, measured at the first use and kept with the target."""
+    from specrs.policies.cost import CostTable
+
+    table = getattr(target, "cost_table", None)
+    if table is None:
+        table = CostTable.measure(target)
+        target.cost_table = table  # type: ignore[attr-defined]
+        target.plain_step_seconds = table.seconds(1)  # type: ignore[attr-defined]
+    return table
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return tuple(int(i) for i in np.atleast_1d(np.asarray(value, dtype=object)).tolist())
+
+
+def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
+    known = [
+        name for name, p in inspect.signature(stream).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    parts = []
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, 1)
+        parts.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    return UnknownNameError(f"unknown option {', '.join(parts)}; known: {', '.join(sorted(known))}")
+
+
+def _check_request(target: TargetModel, prompts: Sequence[TokenArray], stops: Any, logprobs: int | None) -> None:
+    """Refuse, before any work, what cannot run."""
+    from specrs.errors import ContextLimitError
+
+    if stops.stop_strings and target.tokenizer is None:
+        raise InvalidInputError(f"stop strings {list(stops.stop_strings)!r} need a tokenizer, and the model has none")
+    if logprobs is not None and not 0 <= logprobs <= target.vocab_size:
+        raise InvalidInputError(f"logprobs must be in [0, {target.vocab_size}], got {logprobs}")
+    for token in stops.ending_ids:
+        if not 0 <= token < target.vocab_size:
+            raise InvalidInputError(f"stop id {token} is not an id of the model, which has {target.vocab_size}")
+    for index, ids in enumerate(prompts):
+        if not len(ids):
+            raise InvalidInputError(f"prompt {index} is empty; expected at least one token")
+        if int(ids.max()) >= target.vocab_size:
+            raise InvalidInputError(f"prompt {index} has id {int(ids.max())}, the model has {target.vocab_size} ids")
+        if target.max_context is not None and stops.max_new_tokens and len(ids) >= target.max_context:
+            raise ContextLimitError(
+                f"prompt {index} has {len(ids)} tokens and the model reads at most {target.max_context}: "
+                "no room for a new one; expected a shorter prompt"
+            )

@@ -1,0 +1,186 @@
+"""Tree attention for transformers models: each packed request sees its own memory and its own ancestors.
+
+A forward packs the new rows of all requests into one sequence without padding, so every linear layer sees only real
+rows. This module, plugged in through the attention interface of transformers, takes the packed queries apart again:
+request by request it writes the new keys and values into that request's cache and attends over committed tokens plus
+the visible new rows. What a request computes here does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from specrs.errors import InternalError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from specrs.models.sequence_cache import SequenceCache
+
+#: The name under which transformers finds :func:`packed_tree_attention`.
+ATTENTION_NAME = "specrs"
+
+
+@dataclass
+class Segment:
+    """The rows of one request in a packed forward.
+
+    Attributes
+    ----------
+    start, end : int
+        Rows of the packed sequence.
+    cache : SequenceCache
+    positions : array of int64, shape (n,)
+        Position of each new row in its text; siblings share one.
+    visible : array of bool, shape (n, n), or None
+        Which new rows each new row sees; None is causal. Committed tokens are always seen.
+    """
+
+    start: int
+    end: int
+    cache: SequenceCache
+    positions: npt.NDArray[np.int64]
+    visible: npt.NDArray[np.bool_] | None
+    _masks: dict[tuple[int | None, int, torch.dtype], tuple[int, torch.Tensor | None]] = field(default_factory=dict)
+
+    def mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
+        """Return (first key slot needed, additive mask or None), made once per forward and kind of layer.
+
+        The mask has shape (groups * n, keys) and is 0 where visible, -inf elsewhere; query heads that share a key head
+        are stacked along its rows.
+        """
+        key = (window, groups, dtype)
+        if key not in self._masks:
+            self._masks[key] = self._make_mask(window, groups, dtype)
+        return self._masks[key]
+
+    def _make_mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
+        length, rows = self.cache.length, len(self.positions)
+        first = 0
+        if window is not None:
+            first = min(max(0, int(self.positions[0]) - window + 1), length)
+        windowed = window is not None and int(self.positions[-1]) - first >= window
+        if rows == 1 and not windowed:
+            return first, None
+        seen = np.ones((rows, length - first + rows), np.bool_)
+        seen[:, length - first :] = np.tri(rows, dtype=np.bool_) if self.visible is None else self.visible
+        if window is not None:
+            key_positions = np.concatenate([np.arange(first, length), self.positions])
+            seen &= self.positions[:, None] - key_positions[None, :] < window
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
+        return first, mask.repeat(groups, 1)
+
+
+@dataclass
+class PackedForward:
+    """One forward in progress: the segments, and a stand-in for the cache object that transformers expects."""
+
+    segments: Sequence[Segment]
+    layer: int = -1
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Note which layer speaks; the rows are stored by :func:`packed_tree_attention`."""
+        self.layer = layer_idx
+        return key_states, value_states
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Return 0: positions are always given explicitly."""
+        return 0
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.segments)
+
+
+_active = threading.local()
+
+
+def set_active(forward: PackedForward | None) -> None:
+    """Name the packed forward that attention calls of this thread belong to."""
+    _active.forward = forward
+
+
+def packed_tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend packed rows: the attention function that transformers models call.
+
+    Parameters
+    ----------
+    module : Module
+        The attention layer.
+    query : tensor, shape (1, query heads, rows, head size)
+    key, value : tensor, shape (1, key heads, rows, head size)
+        New rows only.
+    attention_mask : None
+        Masks are made here, from positions and ancestors.
+    scaling : float, optional
+        Default: head size ** -0.5.
+    sliding_window : int, optional
+        A row at position i sees positions above ``i - sliding_window``.
+    softcap : float, optional
+        Scores become ``softcap * tanh(scores / softcap)``.
+    s_aux : tensor, optional
+        Attention sinks; not supported.
+
+    Returns
+    -------
+    tensor, shape (1, rows, query heads, head size), and None
+    """
+    forward: PackedForward | None = getattr(_active, "forward", None)
+    if forward is None:
+        raise InternalError("the specrs attention was called outside a packed forward")
+    if s_aux is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} uses attention sinks, which specrs does not support yet")
+    if attention_mask is not None or dropout:
+        raise InternalError("a packed forward makes its own masks and has no dropout")
+    query_heads, key_heads = query.shape[1], key.shape[1]
+    groups = query_heads // key_heads
+    outputs = []
+    for segment in forward:
+        start, end = segment.start, segment.end
+        keys, values = segment.cache.write(forward.layer, key[:, :, start:end], value[:, :, start:end])
+        first, mask = segment.mask(sliding_window, groups, query.dtype)
+        rows = query[:, :, start:end].reshape(1, key_heads, groups * (end - start), query.shape[-1])
+        attended = _attend(rows, keys[:, :, first:], values[:, :, first:], mask, scaling, softcap)
+        outputs.append(attended.view(1, query_heads, end - start, -1))
+    packed = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return packed.transpose(1, 2).contiguous(), None
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    if mask is not None:
+        mask = mask.to(query.device)
+    if softcap is None:
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores + mask
+    return torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype) @ value

@@ -1,0 +1,131 @@
+"""From a name, a folder, a GGUF file or a loaded model to a target."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specrs.errors import InvalidInputError, MissingExtraError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    from specrs.models.hf import TransformersTarget
+
+
+def require_hf() -> None:
+    """Import torch and transformers, or say how to install them."""
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f"generation needs torch and transformers ({error}); install them with: pip install 'specrs[hf]'"
+        ) from error
+
+
+def load(
+    model: Any,
+    *,
+    tokenizer: Any = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    accelerate: bool = True,
+    **options: Any,
+) -> TransformersTarget:
+    """Load a target model.
+
+    Parameters
+    ----------
+    model : str, Path, PreTrainedModel or TransformersTarget
+        An embedded model's name (``specrs models`` lists them), a folder, a ``.gguf`` file, a hub name, or a model that
+        is loaded already.
+    tokenizer : object, optional
+        Default: the one that lies beside the model. A loaded model without one takes and gives bare ids.
+    dtype : {'float32', 'bfloat16', 'float16'}, optional
+        Default: as the model was saved.
+    device : str, optional
+        As torch names it. Default: the CPU.
+    threads : int, optional
+        Calls ``torch.set_num_threads``, which is process-wide.
+    accelerate : bool
+        On CPUs where torch scores several rows no cheaper than one by one, use our own linear kernels.
+    **options
+        Passed on to ``AutoModelForCausalLM.from_pretrained``.
+
+    Returns
+    -------
+    TransformersTarget
+
+    Raises
+    ------
+    ModelNotFoundError
+        Nothing is there by that name.
+    UnsupportedModelError
+        The model cannot be rolled back; see its message.
+    """
+    require_hf()
+    import torch
+
+    from specrs.models.hf import TransformersTarget
+
+    if isinstance(model, TransformersTarget):
+        return model
+    if threads is not None:
+        if threads < 1:
+            raise InvalidInputError(f"threads must be >= 1, got {threads}")
+        torch.set_num_threads(threads)
+    if not isinstance(model, (str, Path)):
+        return _ready(TransformersTarget(model.eval(), tokenizer), accelerate)
+    if dtype is not None and dtype not in ("float32", "bfloat16", "float16"):
+        raise InvalidInputError(f"dtype must be 'float32', 'bfloat16' or 'float16', got {dtype!r}")
+    loaded, own_tokenizer = _from_disk(str(model), dtype, options)
+    if device is not None:
+        loaded = loaded.to(device)
+    return _ready(TransformersTarget(loaded.eval(), tokenizer or own_tokenizer, name=str(model)), accelerate)
+
+
+def _ready(target: TransformersTarget, accelerate: bool) -> TransformersTarget:
+    if accelerate:
+        target.accelerate()
+    return target
+
+
+def _from_disk(name: str, dtype: str | None, options: dict[str, Any]) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from specrs.models import catalog
+    from specrs.models.convert import ensure
+
+    where: dict[str, Any] = {}
+    if name in catalog.CATALOG:
+        path = str(ensure(name))
+        dtype = dtype or catalog.CATALOG[name].dtype
+    elif name.endswith(".gguf"):
+        file = Path(name)
+        if not file.is_file():
+            raise ModelNotFoundError(f"no GGUF file at {name!r}")
+        path, where = str(file.parent), {"gguf_file": file.name}
+        options = {**_dense_gguf(), **options}
+    else:
+        path = name
+        if ("/" in name or name.startswith(".")) and Path(name).is_absolute() and not Path(name).is_dir():
+            raise ModelNotFoundError(f"no model folder at {name!r}")
+    options = {"dtype": "auto" if dtype is None else getattr(torch, dtype), **options}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **where)
+        model = AutoModelForCausalLM.from_pretrained(path, **where, **options)
+    except (OSError, ValueError) as error:
+        near = difflib.get_close_matches(name, catalog.CATALOG, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ModelNotFoundError(f"no model could be loaded from {name!r}{hint} ({error})") from error
+    return model, tokenizer
+
+
+def _dense_gguf() -> dict[str, Any]:
+    """Options that unpack a GGUF file's weights: packed ones score several rows no faster than one by one."""
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}

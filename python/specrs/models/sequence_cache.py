@@ -1,0 +1,100 @@
+"""Keys and values of one sequence: preallocated, written in place, rolled back by moving a length."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specrs.errors import InternalError, InvalidInputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from specrs.types import IndexArray
+
+
+class SequenceCache:
+    """The keys and values of one sequence, for all layers.
+
+    The first ``length`` slots hold committed tokens. A forward writes its new rows (pending tokens, then draft nodes)
+    behind them; :meth:`commit` moves the accepted rows into place and advances the length. What lies behind the length
+    is never read again, so a rollback costs nothing.
+
+    Parameters
+    ----------
+    layers : int
+        Number of layers that store keys and values.
+    capacity : int
+        Tokens to make room for. Storage is made at the first write, when head counts and dtype are known, and grows by
+        half (one copy) in the rare case that more is needed.
+    """
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        self.length = 0
+        self._capacity = max(capacity, 1)
+        self._keys: list[torch.Tensor | None] = [None] * layers
+        self._values: list[torch.Tensor | None] = [None] * layers
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write new rows of one layer behind the committed ones.
+
+        Parameters
+        ----------
+        layer : int
+        keys, values : tensor, shape (1, heads, n, head size)
+
+        Returns
+        -------
+        keys, values : tensor, shape (1, heads, length + n, head size)
+            Views of the storage.
+        """
+        end = self.length + keys.shape[2]
+        stored_keys, stored_values = self._keys[layer], self._values[layer]
+        if stored_keys is None or stored_values is None or end > stored_keys.shape[2]:
+            stored_keys = self._grow(stored_keys, keys, end)
+            stored_values = self._grow(stored_values, values, end)
+            self._keys[layer], self._values[layer] = stored_keys, stored_values
+        stored_keys[:, :, self.length : end] = keys
+        stored_values[:, :, self.length : end] = values
+        return stored_keys[:, :, :end], stored_values[:, :, :end]
+
+    def _grow(self, stored: torch.Tensor | None, rows: torch.Tensor, needed: int) -> torch.Tensor:
+        if needed > self._capacity:
+            self._capacity = max(needed, self._capacity + self._capacity // 2)
+        _, heads, _, size = rows.shape
+        grown = rows.new_empty((1, heads, self._capacity, size))
+        if stored is not None:
+            grown[:, :, : self.length] = stored[:, :, : self.length]
+        return grown
+
+    def commit(self, kept_nodes: IndexArray, pending: int) -> None:
+        """Keep the pending rows and the rows of the accepted nodes; forget the others.
+
+        Parameters
+        ----------
+        kept_nodes : array of int32
+            Accepted nodes, root first. Nodes lie behind the pending rows in the order of the draft, so a path rises
+            strictly.
+        pending : int
+            Committed tokens that the last forward wrote first.
+        """
+        start = self.length + pending
+        if len(kept_nodes) and not np.array_equal(kept_nodes, np.arange(len(kept_nodes))):
+            if (np.diff(kept_nodes) <= 0).any():
+                raise InternalError(f"an accepted path must rise, got {kept_nodes.tolist()}")
+            rows = [start + int(node) for node in kept_nodes]
+            for stored in (*self._keys, *self._values):
+                if stored is not None:
+                    stored[:, :, start : start + len(rows)] = stored[:, :, rows]
+        self.length = start + len(kept_nodes)
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first ``length`` tokens."""
+        if not 0 <= length <= self.length:
+            raise InvalidInputError(f"can keep 0 to {self.length} tokens, asked to keep {length}")
+        self.length = length
+
+    def size_bytes(self) -> int:
+        """Return the memory held, in bytes."""
+        return sum(t.numel() * t.element_size() for t in (*self._keys, *self._values) if t is not None)

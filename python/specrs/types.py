@@ -1,0 +1,182 @@
+"""The values that pass from stage to stage: a draft, its scores, a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specrs.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TokenArray = npt.NDArray[np.uint32]
+IndexArray = npt.NDArray[np.int32]
+OffsetArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+#: The parent of the nodes at depth 1: the anchor, the last committed token.
+ANCHOR = -1
+
+
+class Confidence(Enum):
+    """What a draft's confidences are estimates by."""
+
+    COUNT_RATIO = "count-ratio"
+    MAX_PROB = "max-prob"
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Proposed tokens for a batch: one tree below each request's anchor, ragged and flat.
+
+    Attributes
+    ----------
+    tokens : array of uint32, shape (N,)
+        Proposed tokens of all requests, each request's nodes parents first.
+    parents : array of int32, shape (N,)
+        Index of the parent within the same request; ``ANCHOR`` below the anchor.
+    depths : array of int32, shape (N,)
+        1 for children of the anchor.
+    node_ptr : array of int64, shape (B + 1,)
+        Request b owns nodes ``node_ptr[b]:node_ptr[b + 1]``.
+    confidence : array of float32, shape (N,), optional
+        Estimate of P(node accepted given that its parent is).
+    confidence_kind : Confidence, optional
+        What ``confidence`` was estimated by.
+    draft_probs : array of float32, shape (N, V), optional
+        The law that each token was drawn from, exactly as drawn. None: the tokens were chosen deterministically
+        (a one-hot law).
+    source : str
+        Name of the drafter, for the statistics.
+    """
+
+    tokens: TokenArray
+    parents: IndexArray
+    depths: IndexArray
+    node_ptr: OffsetArray
+    confidence: FloatArray | None = None
+    confidence_kind: Confidence | None = None
+    draft_probs: FloatArray | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        nodes = len(self.tokens)
+        for name in ("parents", "depths", "confidence", "draft_probs"):
+            value = getattr(self, name)
+            if value is not None and len(value) != nodes:
+                raise InvalidInputError(f"{name} has {len(value)} rows, expected one per node: {nodes}")
+        if self.node_ptr[0] != 0 or self.node_ptr[-1] != nodes or (np.diff(self.node_ptr) < 0).any():
+            raise InvalidInputError(f"node_ptr must rise from 0 to {nodes}, got {self.node_ptr.tolist()}")
+
+    @property
+    def batch_size(self) -> int:
+        """Number of requests, B."""
+        return len(self.node_ptr) - 1
+
+    def nodes_of(self, request: int) -> slice:
+        """Return the slice of request number ``request`` in the flat arrays."""
+        return slice(int(self.node_ptr[request]), int(self.node_ptr[request + 1]))
+
+    def keep_nodes(self, kept: npt.NDArray[np.bool_]) -> Draft:
+        """Return the draft with only the nodes where ``kept``, shape (N,), is true.
+
+        The kept nodes must be closed under parents; what remains is renumbered.
+        """
+        if kept.all():
+            return self
+        node_ptr = np.concatenate([[0], np.cumsum(kept)])[self.node_ptr].astype(np.int64)
+        parents = self.parents[kept].copy()
+        for b in range(self.batch_size):
+            nodes = self.nodes_of(b)
+            new_index = np.cumsum(kept[nodes], dtype=np.int32) - 1
+            mine = parents[node_ptr[b] : node_ptr[b + 1]]
+            below = mine >= 0
+            if not kept[nodes][mine[below]].all():
+                raise InvalidInputError("the kept nodes of a draft must be closed under parents")
+            mine[below] = new_index[mine[below]]
+        return Draft(
+            tokens=self.tokens[kept],
+            parents=parents,
+            depths=self.depths[kept],
+            node_ptr=node_ptr,
+            confidence=None if self.confidence is None else self.confidence[kept],
+            confidence_kind=self.confidence_kind,
+            draft_probs=None if self.draft_probs is None else self.draft_probs[kept],
+            source=self.source,
+        )
+
+    @classmethod
+    def empty(cls, batch_size: int, source: str = "none") -> Draft:
+        """Return a draft without nodes: each request makes one plain step."""
+        return cls(
+            tokens=np.empty(0, np.uint32),
+            parents=np.empty(0, np.int32),
+            depths=np.empty(0, np.int32),
+            node_ptr=np.zeros(batch_size + 1, np.int64),
+            source=source,
+        )
+
+    @classmethod
+    def chains(
+        cls,
+        chains: Sequence[Sequence[int] | TokenArray],
+        *,
+        confidence: Sequence[Sequence[float] | FloatArray] | None = None,
+        confidence_kind: Confidence | None = None,
+        draft_probs: FloatArray | None = None,
+        source: str = "",
+    ) -> Draft:
+        """Return the draft of one chain (a path without branches) per request; a chain may be empty."""
+        sizes = [len(chain) for chain in chains]
+        return cls(
+            tokens=np.concatenate([np.asarray(chain, np.uint32) for chain in chains]) if chains else np.empty(0, np.uint32),
+            parents=np.concatenate([np.arange(-1, size - 1, dtype=np.int32) for size in sizes]),
+            depths=np.concatenate([np.arange(1, size + 1, dtype=np.int32) for size in sizes]),
+            node_ptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            confidence=None if confidence is None else np.concatenate([np.asarray(c, np.float32) for c in confidence]),
+            confidence_kind=confidence_kind,
+            draft_probs=draft_probs,
+            source=source,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What one target forward says about a draft.
+
+    Attributes
+    ----------
+    logits : tensor, shape (B + N, V)
+        One row per anchor and node: request b's anchor row, then its nodes' rows, then the next request's.
+    row_ptr : array of int64, shape (B + 1,)
+        Request b owns rows ``row_ptr[b]:row_ptr[b + 1]``.
+    """
+
+    logits: Any
+    row_ptr: OffsetArray
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What the verifier keeps of a draft.
+
+    Attributes
+    ----------
+    path_ptr : array of int64, shape (B + 1,)
+    path : array of int32, shape (sum of accepted,)
+        Accepted nodes of each request, root first, as indices within the request.
+    bonus : array of uint32, shape (B,)
+        The token drawn at the end of each path.
+    status : array of uint8, shape (B,)
+        See ``specrs.verification``: 0 is ok.
+    """
+
+    path_ptr: OffsetArray
+    path: IndexArray
+    bonus: TokenArray
+    status: npt.NDArray[np.uint8]

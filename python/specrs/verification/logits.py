@@ -1,0 +1,39 @@
+"""Rows of logits as the Rust core takes them: without a copy, whatever holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specrs.errors import InvalidInputError
+
+
+def as_rows(logits: Any) -> tuple[npt.NDArray[Any], str]:
+    """Return logits as a NumPy view and the name of their dtype.
+
+    Parameters
+    ----------
+    logits : array or CPU tensor, shape (R, V)
+        float32, float16 or (tensors) bfloat16; the last axis contiguous.
+
+    Returns
+    -------
+    array, shape (R, V)
+        A view; bfloat16 comes as its bits in uint16.
+    {'f32', 'f16', 'bf16'}
+    """
+    if not isinstance(logits, np.ndarray):
+        name = str(getattr(logits, "dtype", type(logits).__name__))
+        if name == "torch.bfloat16":
+            import torch
+
+            return logits.detach().view(torch.uint16).numpy(), "bf16"
+        if not name.startswith("torch."):
+            raise InvalidInputError(f"logits must be a NumPy array or a CPU tensor, got {type(logits).__name__}")
+        logits = logits.detach().numpy()
+    kinds = {"float32": "f32", "float16": "f16"}
+    if logits.dtype.name not in kinds:
+        raise InvalidInputError(f"logits must be float32, float16 or bfloat16, got {logits.dtype.name}")
+    return logits, kinds[logits.dtype.name]
