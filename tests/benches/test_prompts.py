@@ -86,7 +86,7 @@ def test_sizes_in_tokens(model, set_name):
         tokens = template + sum(len(encoded.ids) for encoded in tokenizer.encode_batch(contents))
         assert tokens <= MOST_TOKENS[set_name], prompt["id"]
         if set_name == "long_qa":
-            assert tokens >= 2000, prompt["id"]
+            assert tokens >= 1800, prompt["id"]
 
 
 def test_code_edits_quote_a_file_of_the_agreed_length_and_leave_room_for_it():
