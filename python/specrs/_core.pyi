@@ -32,3 +32,145 @@ def coins(
     array of float64, shape (P,)
         Multiples of 2**-53 in [0, 1). Philox4x32-10 (Salmon et al., 2011).
     """
+
+class SuffixCache:
+    """Drafts from text already seen: each request's own prompt and output, and the text of finished requests.
+
+    Every position that shares a suffix with the committed text votes for what followed it; longer matches weigh more,
+    and the draft is the most probable continuation (``shape="chain"``) or a best-first tree of them. All methods may be
+    called from any thread and release the GIL.
+
+    Parameters
+    ----------
+    vocab_size : int, optional
+        Ids at or above it are never drafted.
+    max_match : int
+        Longest match that is measured, in tokens. Drafts are not bounded by it.
+    min_match : int
+        Shortest match that votes.
+    max_votes : int
+        Most matches that vote, per tier.
+    """
+
+    def __new__(
+        cls, vocab_size: int | None = None, *, max_match: int = 128, min_match: int = 1, max_votes: int = 16
+    ) -> SuffixCache: ...
+    def start(self, request_id: int, prompt: npt.ArrayLike) -> None:
+        """Open a request with its prompt, integers of shape (T,); a known id raises ``RequestError``."""
+
+    def append(self, request_id: int, tokens: npt.ArrayLike) -> None:
+        """Append committed tokens, integers of shape (T,), to a request."""
+
+    def finish(self, request_id: int, keep: bool = True) -> None:
+        """End a request. With ``keep`` its text serves later requests, and those that are active now."""
+
+    def abort(self, request_id: int) -> None:
+        """End a request and forget its text."""
+
+    def add(self, document: npt.ArrayLike) -> None:
+        """Add a document, integers of shape (T,), to the finished text."""
+
+    def clear(self) -> None:
+        """Forget all finished text; active requests go on."""
+
+    def draft(
+        self,
+        request_id: int,
+        budget: int,
+        *,
+        shape: str = "chain",
+        min_prob: float = 0.1,
+        eos: npt.ArrayLike | None = None,
+    ) -> tuple[
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+        int,
+        float,
+    ]:
+        """Draft for one request.
+
+        Parameters
+        ----------
+        request_id : int
+            An active request.
+        budget : int
+            Most nodes, N at most.
+        shape : {'chain', 'tree'}
+            One path, or a best-first tree.
+        min_prob : float
+            Least estimated probability of the path to a node, for the node to be drafted.
+        eos : array of int, optional
+            Tokens that end a draft; they are drafted themselves.
+
+        Returns
+        -------
+        tokens : array of uint32, shape (N,)
+            Nodes in topological order; N may be 0.
+        parents : array of int32, shape (N,)
+            Index of the parent, -1 for children of the anchor.
+        depths : array of int32, shape (N,)
+            Distance from the anchor, from 1.
+        confidence : array of float32, shape (N,)
+            Estimated probability that the node is accepted given that its parent is.
+        match_length : int
+            Longest suffix of the committed text that was found, at most ``max_match``.
+        expected_accepted : float
+            Sum of the path probabilities.
+        """
+
+    def step_many(
+        self,
+        request_ids: npt.ArrayLike,
+        new_tokens: npt.ArrayLike,
+        new_ptr: npt.ArrayLike,
+        budget: int | npt.ArrayLike,
+        *,
+        shape: str = "chain",
+        min_prob: float = 0.1,
+        eos: npt.ArrayLike | None = None,
+        threads: int = 1,
+    ) -> tuple[
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+    ]:
+        """Append to B requests and draft for each, in one call.
+
+        Parameters
+        ----------
+        request_ids : array of int, shape (B,)
+            Active requests, each once.
+        new_tokens : array of int, shape (T,)
+            Committed tokens of all requests, one after the other.
+        new_ptr : array of int, shape (B + 1,)
+            Where each request's new tokens start.
+        budget : int or array of int, shape (B,)
+            Most nodes per request.
+        shape, min_prob, eos
+            As for ``draft``.
+        threads : int
+            Most threads used. The result does not depend on it.
+
+        Returns
+        -------
+        tokens, parents, depths, confidence : arrays, shape (N,)
+            Nodes of all requests; parents count from the start of their own request's nodes.
+        row_ptr : array of int64, shape (B + 1,)
+            Where each request's nodes start.
+        match_lengths : array of int32, shape (B,)
+            Longest match of each request.
+        expected_accepted : array of float32, shape (B,)
+            Expected accepted tokens of each request.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Return the numbers of requests, documents, tokens and bytes held."""
+
+    def memory_bytes(self) -> int:
+        """Return the bytes held."""

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 mod build;
+mod draft;
 mod enter;
 mod uniforms;
 
@@ -11,5 +12,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
+    draft::register(m)?;
     uniforms::register(m)
 }

@@ -6,6 +6,7 @@
 //!
 //! The data's way: prompt → draft → tree → verify → accept → commit.
 
+pub mod draft;
 pub mod error;
 pub mod types;
 pub mod uniforms;

@@ -1,0 +1,1 @@
+"""The recipes of the prompt sets, one module per set."""

@@ -1,0 +1,260 @@
+//! Cache drafting (`specrs::draft`): class `SuffixCache`.
+
+use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use specrs::draft::{CacheOptions, Draft, DraftOptions, Shape, StepDrafts};
+
+use crate::enter::{enter, invalid};
+
+type DraftArrays<'py> = (
+    Bound<'py, PyArray1<u32>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<f32>>,
+    u32,
+    f32,
+);
+
+type StepArrays<'py> = (
+    Bound<'py, PyArray1<u32>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<f32>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<f32>>,
+);
+
+/// Token ids of any integer array, or of anything `numpy.asarray` takes; negative and too large ids are refused.
+fn tokens_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u32>>() {
+        return Ok(array.as_array().iter().copied().collect());
+    }
+    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i32>>() {
+        return checked(py, array.as_array().iter().map(|&token| i64::from(token)));
+    }
+    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i64>>() {
+        return checked(py, array.as_array().iter().copied());
+    }
+    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u64>>() {
+        return checked(py, array.as_array().iter().map(|&token| i64::try_from(token).unwrap_or(i64::MAX)));
+    }
+    let array = py.import("numpy")?.call_method1("asarray", (value,))?;
+    let untyped = array.cast::<numpy::PyUntypedArray>()?;
+    let kind = untyped.dtype().kind();
+    if untyped.ndim() != 1 || !(matches!(kind, b'i' | b'u') || untyped.len() == 0) {
+        let shape = untyped.shape().to_vec();
+        return Err(invalid(
+            py,
+            &format!("token ids must be a 1-D array of integers, got shape {shape:?} and dtype {}", untyped.dtype()),
+        ));
+    }
+    let wide = array.call_method1("astype", ("int64",))?;
+    checked(py, wide.cast::<PyArray1<i64>>()?.readonly().as_array().iter().copied())
+}
+
+fn checked(py: Python<'_>, tokens: impl Iterator<Item = i64>) -> PyResult<Vec<u32>> {
+    tokens
+        .enumerate()
+        .map(|(at, token)| {
+            u32::try_from(token)
+                .ok()
+                .filter(|&token| token != u32::MAX)
+                .ok_or_else(|| invalid(py, &format!("token ids must be 0 to 4294967294, got {token} at index {at}")))
+        })
+        .collect()
+}
+
+fn shape_of(py: Python<'_>, name: &str) -> PyResult<Shape> {
+    match name {
+        "chain" => Ok(Shape::Chain),
+        "tree" => Ok(Shape::Tree),
+        _ => Err(invalid(py, &format!("shape must be 'chain' or 'tree', got '{name}'"))),
+    }
+}
+
+fn min_prob_of(py: Python<'_>, min_prob: f32) -> PyResult<f32> {
+    if (0.0..=1.0).contains(&min_prob) {
+        return Ok(min_prob);
+    }
+    Err(invalid(py, &format!("min_prob must be between 0 and 1, got {min_prob}")))
+}
+
+fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
+    usize::try_from(value).map_err(|_| invalid(py, &format!("{name} must be 0 or more, got {value}")))
+}
+
+/// Drafts from text already seen: the requests' own, and that of finished ones.
+#[pyclass(frozen, module = "specrs._core")]
+pub struct SuffixCache {
+    cache: specrs::draft::SuffixCache,
+}
+
+#[pymethods]
+impl SuffixCache {
+    #[new]
+    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 16))]
+    fn new(py: Python<'_>, vocab_size: Option<u32>, max_match: i64, min_match: i64, max_votes: i64) -> PyResult<Self> {
+        let options = CacheOptions {
+            max_match: count_of(py, "max_match", max_match)?,
+            min_match: count_of(py, "min_match", min_match)?,
+            max_votes: count_of(py, "max_votes", max_votes)?,
+            vocab_size,
+            ..CacheOptions::default()
+        };
+        Ok(Self { cache: enter(py, || specrs::draft::SuffixCache::new(options))? })
+    }
+
+    fn start(&self, py: Python<'_>, request_id: i64, prompt: &Bound<'_, PyAny>) -> PyResult<()> {
+        let prompt = tokens_of(py, prompt)?;
+        enter(py, || self.cache.start(request_id, &prompt))
+    }
+
+    fn append(&self, py: Python<'_>, request_id: i64, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tokens = tokens_of(py, tokens)?;
+        enter(py, || self.cache.append(request_id, &tokens))
+    }
+
+    #[pyo3(signature = (request_id, keep = true))]
+    fn finish(&self, py: Python<'_>, request_id: i64, keep: bool) -> PyResult<()> {
+        enter(py, || self.cache.finish(request_id, keep))
+    }
+
+    fn abort(&self, py: Python<'_>, request_id: i64) -> PyResult<()> {
+        enter(py, || self.cache.abort(request_id))
+    }
+
+    fn add(&self, py: Python<'_>, document: &Bound<'_, PyAny>) -> PyResult<()> {
+        let document = tokens_of(py, document)?;
+        enter(py, || self.cache.add(&document))
+    }
+
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || {
+            self.cache.clear();
+            Ok(())
+        })
+    }
+
+    #[pyo3(signature = (request_id, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
+    fn draft<'py>(
+        &self,
+        py: Python<'py>,
+        request_id: i64,
+        budget: i64,
+        shape: &str,
+        min_prob: f32,
+        eos: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<DraftArrays<'py>> {
+        let eos = eos.map_or(Ok(Vec::new()), |eos| tokens_of(py, eos))?;
+        let options = DraftOptions {
+            budget: count_of(py, "budget", budget)?,
+            shape: shape_of(py, shape)?,
+            min_prob: min_prob_of(py, min_prob)?,
+            eos: &eos,
+            vocab_size: u32::MAX,
+        };
+        let drafted = enter(py, || {
+            let mut out = Draft::default();
+            self.cache.draft(request_id, &options, &mut out)?;
+            Ok(out)
+        })?;
+        let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = drafted;
+        Ok((
+            tokens.into_pyarray(py),
+            parents.into_pyarray(py),
+            depths.into_pyarray(py),
+            confidence.into_pyarray(py),
+            match_length,
+            expected_accepted,
+        ))
+    }
+
+    #[pyo3(signature = (request_ids, new_tokens, new_ptr, budget, *, shape = "chain", min_prob = 0.1, eos = None, threads = 1))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    fn step_many<'py>(
+        &self,
+        py: Python<'py>,
+        request_ids: &Bound<'py, PyAny>,
+        new_tokens: &Bound<'py, PyAny>,
+        new_ptr: &Bound<'py, PyAny>,
+        budget: &Bound<'py, PyAny>,
+        shape: &str,
+        min_prob: f32,
+        eos: Option<&Bound<'py, PyAny>>,
+        threads: i64,
+    ) -> PyResult<StepArrays<'py>> {
+        let ids = integers_of(py, "request_ids", request_ids)?;
+        let new_ptr = integers_of(py, "new_ptr", new_ptr)?;
+        let new_tokens = tokens_of(py, new_tokens)?;
+        let budgets = match budget.extract::<i64>() {
+            Ok(one) => vec![count_of(py, "budget", one)?; ids.len()],
+            Err(_) => integers_of(py, "budget", budget)?
+                .into_iter()
+                .map(|one| count_of(py, "budget", one))
+                .collect::<PyResult<Vec<_>>>()?,
+        };
+        let eos = eos.map_or(Ok(Vec::new()), |eos| tokens_of(py, eos))?;
+        let threads = count_of(py, "threads", threads)?;
+        let options = DraftOptions {
+            budget: 0,
+            shape: shape_of(py, shape)?,
+            min_prob: min_prob_of(py, min_prob)?,
+            eos: &eos,
+            vocab_size: u32::MAX,
+        };
+        let drafted = enter(py, || self.cache.step_many(&ids, &new_tokens, &new_ptr, &budgets, &options, threads))?;
+        let StepDrafts { nodes, row_ptr, match_lengths, expected } = drafted;
+        Ok((
+            nodes.tokens.into_pyarray(py),
+            nodes.parents.into_pyarray(py),
+            nodes.depths.into_pyarray(py),
+            nodes.confidence.into_pyarray(py),
+            row_ptr.into_pyarray(py),
+            match_lengths.into_pyarray(py),
+            expected.into_pyarray(py),
+        ))
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<std::collections::BTreeMap<&'static str, usize>> {
+        let stats = enter(py, || Ok(self.cache.stats()))?;
+        Ok([
+            ("active_requests", stats.active_requests),
+            ("active_tokens", stats.active_tokens),
+            ("active_bytes", stats.active_bytes),
+            ("cached_documents", stats.cached_documents),
+            ("cached_tokens", stats.cached_tokens),
+            ("cached_bytes", stats.cached_bytes),
+        ]
+        .into())
+    }
+
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        enter(py, || {
+            let stats = self.cache.stats();
+            Ok(stats.active_bytes + stats.cached_bytes)
+        })
+    }
+}
+
+/// A 1-D array of integers that are not tokens.
+fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i64>>() {
+        return Ok(array.as_array().iter().copied().collect());
+    }
+    let array = py.import("numpy")?.call_method1("asarray", (value,))?;
+    let untyped = array.cast::<numpy::PyUntypedArray>()?;
+    if untyped.ndim() != 1 || !(matches!(untyped.dtype().kind(), b'i' | b'u') || untyped.len() == 0) {
+        let shape = untyped.shape().to_vec();
+        return Err(invalid(
+            py,
+            &format!("{name} must be a 1-D array of integers, got shape {shape:?} and dtype {}", untyped.dtype()),
+        ));
+    }
+    let wide = array.call_method1("astype", ("int64",))?;
+    Ok(wide.cast::<PyArray1<i64>>()?.readonly().as_array().iter().copied().collect())
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<SuffixCache>()
+}
