@@ -5,8 +5,52 @@ Importing the package costs no framework import: torch and transformers are load
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from specrs._core import __version__
 from specrs.cache import SuffixCache
 from specrs.errors import SpecrsError
 
-__all__ = ["SpecrsError", "SuffixCache", "__version__"]
+if TYPE_CHECKING:
+    from specrs.generation import Chunk, Generation, Session, Stream, generate, stream
+    from specrs.models.loading import load
+    from specrs.report.report import Report
+
+__all__ = [
+    "Chunk",
+    "Generation",
+    "Report",
+    "Session",
+    "SpecrsError",
+    "Stream",
+    "SuffixCache",
+    "__version__",
+    "generate",
+    "load",
+    "stream",
+]
+
+#: Public names that are imported when first used.
+_LAZY = {
+    "Chunk": "specrs.generation",
+    "Generation": "specrs.generation",
+    "Report": "specrs.report.report",
+    "Session": "specrs.generation",
+    "Stream": "specrs.generation",
+    "generate": "specrs.generation",
+    "load": "specrs.models.loading",
+    "stream": "specrs.generation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'specrs' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from specrs.errors import InternalError, InvalidInputError
 
 if TYPE_CHECKING:
-    import torch
-
     from specrs.types import IndexArray
 
 
@@ -84,9 +83,10 @@ class SequenceCache:
             if (np.diff(kept_nodes) <= 0).any():
                 raise InternalError(f"an accepted path must rise, got {kept_nodes.tolist()}")
             rows = [start + int(node) for node in kept_nodes]
-            for stored in (*self._keys, *self._values):
-                if stored is not None:
-                    stored[:, :, start : start + len(rows)] = stored[:, :, rows]
+            with torch.inference_mode():  # the rows were written in it
+                for stored in (*self._keys, *self._values):
+                    if stored is not None:
+                        stored[:, :, start : start + len(rows)] = stored[:, :, rows]
         self.length = start + len(kept_nodes)
 
     def truncate(self, length: int) -> None:

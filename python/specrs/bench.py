@@ -1,0 +1,252 @@
+"""Measure methods side by side: every prompt through every method in turn, plain decoding always among them."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+import math
+import platform
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specrs import _core
+from specrs.compare import explain, first_difference
+from specrs.errors import InvalidInputError
+from specrs.generation import generate, target_cost
+from specrs.prompts import encode_prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from specrs.models.hf import TransformersTarget
+
+#: Methods of this library, and those of transformers measured beside them.
+OURS = ("none", "cache", "cache-tree", "model")
+PEERS = ("transformers", "transformers-lookup", "transformers-assisted")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a set."""
+
+    id: str
+    set: str
+    messages: list[dict[str, str]]
+    max_new_tokens: int
+
+
+@dataclass
+class Run:
+    """One prompt through one method."""
+
+    prompt: str
+    set: str
+    method: str
+    new_tokens: int
+    seconds: float
+    tokens_per_pass: float | None = None
+    acceptance_rate: float | None = None
+    identical: bool | None = None
+    near_tie: bool | None = None
+    overhead: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens over the whole wall time, prompt reading included."""
+        return self.new_tokens / self.seconds
+
+
+def read_prompts(folder: Path, sets: Sequence[str], limit: int | None) -> list[Prompt]:
+    """Read prompt sets, JSON lines, from ``folder``: at most ``limit`` prompts of each."""
+    prompts = []
+    for name in sets:
+        file = folder / f"{name}.jsonl"
+        if not file.is_file():
+            known = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl")))
+            raise InvalidInputError(f"no prompt set {name!r} in {folder}; there are: {known}")
+        for line in file.read_text(encoding="utf-8").splitlines()[:limit]:
+            row = json.loads(line)
+            prompts.append(Prompt(row["id"], row["set"], row["messages"], row["max_new_tokens"]))
+    return prompts
+
+
+def bench(
+    target: TransformersTarget,
+    prompts: Sequence[Prompt],
+    methods: Sequence[str],
+    *,
+    draft_model: TransformersTarget | None = None,
+    max_new_tokens: int | None = None,
+    draft_tokens: int | None = None,
+    repeats: int = 1,
+    peer_model: Any = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> list[Run]:
+    """Run every prompt through every method, in turn, in this process.
+
+    Parameters
+    ----------
+    target : TransformersTarget
+    prompts : sequence of Prompt
+    methods : sequence of str
+        Of ``OURS`` and ``PEERS``; ``none`` is added if missing.
+    draft_model : TransformersTarget, optional
+        For ``model`` and ``transformers-assisted``.
+    max_new_tokens : int, optional
+        Default: each prompt's own.
+    draft_tokens : int, optional
+        Default: as many as pay.
+    repeats : int
+        Turns through all methods per prompt.
+    peer_model : PreTrainedModel, optional
+        The model that peers run on; by default the target's own, without our kernels.
+    progress : callable
+        Called with (done, total, what).
+
+    Returns
+    -------
+    list of Run
+        ``identical`` compares each text with plain decoding of the same library's loop.
+    """
+    methods = list(dict.fromkeys(["none", *methods]))
+    unknown = [m for m in methods if m not in OURS + PEERS]
+    if unknown:
+        raise InvalidInputError(f"unknown methods {unknown}; known: {', '.join(OURS + PEERS)}")
+    needing = [m for m in methods if m in ("model", "transformers-assisted")]
+    if needing and draft_model is None:
+        raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
+    target_cost(target)  # measured before the clock starts
+    runs: list[Run] = []
+    total = len(prompts) * len(methods) * repeats
+    for prompt in prompts:
+        ids = encode_prompts(target, prompt.messages)[0]
+        limit = max_new_tokens or prompt.max_new_tokens
+        for turn in range(repeats):
+            plain: list[int] | None = None
+            order = methods if turn % 2 == 0 else ["none", *reversed(methods[1:])]
+            for method in order:
+                progress(len(runs), total, f"{prompt.id} {method}")
+                gc.collect()
+                if method in PEERS:
+                    run, out = _peer_run(target, prompt, ids, method, limit, draft_model, peer_model)
+                else:
+                    run, out = _our_run(target, prompt, ids, method, limit, draft_model, draft_tokens)
+                if method == "none":
+                    plain = out
+                assert plain is not None
+                at = first_difference(plain, out)
+                run.identical = at is None
+                if at is not None:
+                    run.near_tie = explain(target, ids, plain, out, at).near_tie
+                runs.append(run)
+    progress(total, total, "done")
+    return runs
+
+
+def _our_run(
+    target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, draft_tokens: int | None
+) -> tuple[Run, list[int]]:
+    options: dict[str, Any] = {"drafter": method.removesuffix("-tree")}
+    if method == "model":
+        options["draft_model"] = draft_model
+    if method.endswith("-tree"):
+        options["draft_shape"] = "tree"
+    start = time.perf_counter()
+    made = generate(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)
+    seconds = time.perf_counter() - start
+    report = made.report
+    run = Run(prompt.id, prompt.set, method, len(made.ids), seconds, report.tokens_per_pass, report.acceptance_rate)
+    run.overhead = {k: v / max(report.target_passes, 1) for k, v in report.time_split.items() if k != "prefill"}
+    return run, made.ids
+
+
+def _peer_run(
+    target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, peer_model: Any
+) -> tuple[Run, list[int]]:
+    import torch
+
+    model = peer_model or target.model
+    options: dict[str, Any] = {}
+    if method == "transformers-lookup":
+        options["prompt_lookup_num_tokens"] = 10
+    if method == "transformers-assisted":
+        options["assistant_model"] = draft_model.model
+    inputs = torch.from_numpy(ids.astype("int64"))[None]
+    eos = list(target.eos_token_ids) or None
+    with target.plain_torch(), torch.inference_mode():
+        start = time.perf_counter()
+        out = model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            do_sample=False,
+            max_new_tokens=limit,
+            eos_token_id=eos,
+            pad_token_id=eos[0] if eos else 0,
+            **options,
+        )
+        seconds = time.perf_counter() - start
+    new = out[0, len(ids) :].tolist()
+    return Run(prompt.id, prompt.set, method, len(new), seconds), new
+
+
+def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one row per set and method: medians, and the geometric mean of paired ratios to plain decoding."""
+    rows = []
+    plain = {run.prompt: [] for run in runs if run.method == "none"}
+    for run in runs:
+        if run.method == "none":
+            plain[run.prompt].append(run.tokens_per_second)
+    for set_, method in dict.fromkeys((run.set, run.method) for run in runs):
+        mine = [run for run in runs if (run.set, run.method) == (set_, method)]
+        ratios = [run.tokens_per_second / statistics.median(plain[run.prompt]) for run in mine]
+        passes = [run.tokens_per_pass for run in mine if run.tokens_per_pass]
+        rows.append(
+            {
+                "set": set_,
+                "method": method,
+                "prompts": len({run.prompt for run in mine}),
+                "tokens_per_second": statistics.median(run.tokens_per_second for run in mine),
+                "over_plain": math.exp(statistics.fmean(map(math.log, ratios))),
+                "least_over_plain": min(ratios),
+                "tokens_per_pass": statistics.fmean(passes) if passes else None,
+                "identical": sum(bool(run.identical) for run in mine),
+                "near_ties": sum(run.identical is False and bool(run.near_tie) for run in mine),
+                "runs": len(mine),
+            }
+        )
+    return rows
+
+
+def environment(target: Any) -> dict[str, Any]:
+    """Return what a result depends on: versions, processor, threads, dtype, costs."""
+    import torch
+    import transformers
+
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
+    )
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "specrs": _core.__version__,
+        "build": _core.BUILD_PROFILE,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "processor": cpu,
+        "cpu_features": [name for name, there in _core.cpu_features() if there],
+        "threads": torch.get_num_threads(),
+        "model": target.name,
+        "dtype": str(target.dtype),
+        "cost_table": target_cost(target).to_dict(),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
