@@ -5,11 +5,13 @@
 mod build;
 mod enter;
 mod uniforms;
+mod verify;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
-    uniforms::register(m)
+    uniforms::register(m)?;
+    verify::register(m)
 }
