@@ -10,6 +10,7 @@ pub mod draft;
 pub mod error;
 pub mod types;
 pub mod uniforms;
+pub mod verify;
 
 pub use error::{Error, ErrorKind, Result};
 pub use types::{NodeId, TokenId};
