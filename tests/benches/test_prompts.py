@@ -72,7 +72,7 @@ def test_all_files_together_are_small():
 
 @pytest.mark.model
 @pytest.mark.parametrize("set_name", SETS)
-@pytest.mark.parametrize("model", ["smollm2-135m", "qwen2.5-coder-1.5b"])
+@pytest.mark.parametrize("model", ["smollm2-135m", "qwen2.5-coder-0.5b"])
 def test_sizes_in_tokens(model, set_name):
     tokenizers = pytest.importorskip("tokenizers")
     path = Path.home() / ".cache" / "specrs" / "models" / model / "tokenizer.json"
