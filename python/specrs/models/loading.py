@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrs.errors import InvalidInputError, MissingExtraError, ModelNotFoundError
+from specrs.models.progress import Progress, quiet
 
 if TYPE_CHECKING:
     from specrs.models.hf import TransformersTarget
@@ -31,6 +32,7 @@ def load(
     device: str | None = None,
     threads: int | None = None,
     accelerate: bool = True,
+    progress: Progress = quiet,
     **options: Any,
 ) -> TransformersTarget:
     """Load a target model.
@@ -50,6 +52,8 @@ def load(
         Calls ``torch.set_num_threads``, which is process-wide.
     accelerate : bool
         On CPUs where torch scores several rows no cheaper than one by one, use our own linear kernels.
+    progress : callable
+        Told how far the fetching and converting of an embedded model is.
     **options
         Passed on to ``AutoModelForCausalLM.from_pretrained``.
 
@@ -79,7 +83,7 @@ def load(
         return _ready(TransformersTarget(model.eval(), tokenizer), accelerate)
     if dtype is not None and dtype not in ("float32", "bfloat16", "float16"):
         raise InvalidInputError(f"dtype must be 'float32', 'bfloat16' or 'float16', got {dtype!r}")
-    loaded, own_tokenizer = _from_disk(str(model), dtype, options)
+    loaded, own_tokenizer = _from_disk(str(model), dtype, options, progress)
     if device is not None:
         loaded = loaded.to(device)
     return _ready(TransformersTarget(loaded.eval(), tokenizer or own_tokenizer, name=str(model)), accelerate)
@@ -91,7 +95,7 @@ def _ready(target: TransformersTarget, accelerate: bool) -> TransformersTarget:
     return target
 
 
-def _from_disk(name: str, dtype: str | None, options: dict[str, Any]) -> tuple[Any, Any]:
+def _from_disk(name: str, dtype: str | None, options: dict[str, Any], progress: Progress) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -100,7 +104,7 @@ def _from_disk(name: str, dtype: str | None, options: dict[str, Any]) -> tuple[A
 
     where: dict[str, Any] = {}
     if name in catalog.CATALOG:
-        path = str(ensure(name))
+        path = str(ensure(name, progress=progress))
         dtype = dtype or catalog.CATALOG[name].dtype
     elif name.endswith(".gguf"):
         file = Path(name)

@@ -1,0 +1,80 @@
+"""``specrs compare``: plain decoding against a method with identical parameters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from specrs.cli import generation_options as shared
+from specrs.cli.generate import read_prompt
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specrs.cli.arguments import Parser
+    from specrs.compare import Comparison
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add what ``specrs compare`` takes."""
+    parser.add_argument("prompt", nargs="?", help="the text; '-' or nothing reads standard input")
+    parser.add_argument("--file", metavar="PATH", help="append this file's text to the prompt")
+    parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
+    shared.add_model(parser)
+    shared.add_method(parser)
+    shared.add_law(parser)
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run ``specrs compare``: exit code 0 when the texts are the same or part at a near-tie, 1 otherwise."""
+    text = read_prompt(arguments)
+    target, draft_model = shared.load_models(arguments)
+    from specrs.compare import compare
+
+    chat = bool(getattr(target.tokenizer, "chat_template", None)) and not arguments.raw
+    prompt: Any = [{"role": "user", "content": text}] if chat else text
+    options = {**shared.method(arguments, draft_model), **shared.law(arguments)}
+    if options["temperature"] > 0 and options["seed"] is None:
+        options["seed"] = 0
+    found = compare(target, prompt, **options)
+    print(json.dumps(_facts(found), indent=2) if arguments.json else _text(found, target.tokenizer))
+    return 0 if found.difference is None or found.difference.near_tie else 1
+
+
+def _facts(found: Comparison) -> dict[str, Any]:
+    return {
+        "identical": found.identical,
+        "difference": None if found.difference is None else asdict(found.difference),
+        "plain": {"ids": found.plain.ids, "report": found.plain.report.to_dict()},
+        "method": {"ids": found.method.ids, "report": found.method.report.to_dict()},
+    }
+
+
+def _text(found: Comparison, tokenizer: Any) -> str:
+    plain, method = found.plain.report, found.method.report
+    lines = [
+        f"parameters  {plain.parameters}",
+        f"plain       {plain.new_tokens} tokens, {plain.target_passes} target passes, {plain.seconds:.2f} s",
+        f"method      {method.new_tokens} tokens, {method.target_passes} target passes, {method.seconds:.2f} s "
+        f"({method.method})",
+    ]
+    difference = found.difference
+    if difference is None:
+        return "\n".join([*lines, "identical   every token is the same"])
+
+    def name(token: int | None) -> str:
+        return "end of text" if token is None else f"{token} {tokenizer.decode([token])!r}"
+
+    kind = "a near-tie: rounding decides" if difference.near_tie else "NOT a near-tie: please report this"
+    return "\n".join(
+        [
+            *lines,
+            f"differs     at output token {difference.position}, {kind} (gap bound {difference.bound:.4g})",
+            f"            plain  {name(difference.plain_token)}: logit {difference.one_row[0]:.5f} from one row, "
+            f"{difference.many_rows[0]:.5f} from several",
+            f"            method {name(difference.method_token)}: logit {difference.one_row[1]:.5f} from one row, "
+            f"{difference.many_rows[1]:.5f} from several",
+        ]
+    )
