@@ -4,6 +4,7 @@
 
 mod build;
 mod enter;
+mod linear;
 mod uniforms;
 
 use pyo3::prelude::*;
@@ -11,5 +12,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
+    linear::register(m)?;
     uniforms::register(m)
 }

@@ -7,6 +7,7 @@
 //! The data's way: prompt → draft → tree → verify → accept → commit.
 
 pub mod error;
+pub mod linear;
 pub mod types;
 pub mod uniforms;
 
