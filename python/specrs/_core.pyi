@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 __version__: str
 BUILD_PROFILE: str
+LINEAR_MAX_ROWS: int
 
 def cpu_features() -> list[tuple[str, bool]]:
     """Return the processor features that the hot paths ask for, and whether this processor has them."""
@@ -301,3 +302,40 @@ def top_log_probs(
     k: int,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32]]:
     """Return ids and log-probabilities of the ``k`` most probable tokens of each row, both of shape (n, k)."""
+
+def unsafe_linear_ptr(
+    x: int,
+    weight: int,
+    bias: int,
+    out: int,
+    rows: int,
+    inputs: int,
+    outputs: int,
+    element_size: int,
+    openmp: int,
+    threads: int,
+    /,
+) -> None:
+    """Compute ``out = x @ weight.T + bias`` on memory by address; the caller answers for what lies there.
+
+    Null, misaligned and oversized arguments are refused. All arrays are dense and row-major, of one element type.
+
+    Parameters
+    ----------
+    x : int
+        Address of (rows, inputs).
+    weight : int
+        Address of (outputs, inputs).
+    bias : int
+        Address of (outputs,), or 0 for none.
+    out : int
+        Address of (rows, outputs), written whole.
+    rows, inputs, outputs : int
+        The sizes; ``rows`` is at most ``LINEAR_MAX_ROWS``.
+    element_size : {2, 4}
+        2 for bfloat16, 4 for float32.
+    openmp : int
+        Address of the ``GOMP_parallel`` in whose team to run, or 0 to start threads for the call.
+    threads : int
+        Threads to use.
+    """

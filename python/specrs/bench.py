@@ -177,7 +177,7 @@ def _peer_run(
         options["assistant_model"] = draft_model.model
     inputs = torch.from_numpy(ids.astype("int64"))[None]
     eos = list(target.eos_token_ids) or None
-    with target.plain_torch(), torch.inference_mode():
+    with torch.inference_mode():
         start = time.perf_counter()
         out = model.generate(
             inputs,

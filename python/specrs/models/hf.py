@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from specrs.models.sequence_cache import SequenceCache
 from specrs.types import Scores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -64,6 +65,43 @@ class TransformersTarget:
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
+        self._fast_forwards: list[tuple[dict[str, Any], Any]] = []
+
+    def accelerate(self) -> None:
+        """Use our linear kernels in this target's forwards, where the processor makes them the better ones.
+
+        The model object itself is left alone: its modules are swapped for the time of a forward.
+        """
+        from specrs.ops.linear import MAX_ROWS, accelerate
+
+        acceleration = accelerate(self.model)
+        self._fast_forwards = [(m.__dict__, m.__dict__["forward"]) for m in acceleration.replaced.values()]
+        acceleration.restore()
+        if self._fast_forwards and self.dtype == torch.bfloat16:
+            self.prefill_chunk = MAX_ROWS  # torch's bfloat16 products are slow for any number of rows here
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether our linear kernels are in use."""
+        return bool(self._fast_forwards)
+
+    @contextmanager
+    def _our_modules(self, forward: PackedForward) -> Iterator[None]:
+        """Put our attention and linear kernels into the model, for one forward."""
+        config = self._config
+        before = config._attn_implementation_internal
+        config._attn_implementation_internal = ATTENTION_NAME
+        set_active(forward)
+        for attributes, fast in self._fast_forwards:
+            attributes["forward"] = fast
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            for attributes, _ in self._fast_forwards:
+                attributes.pop("forward", None)
+            set_active(None)
+            config._attn_implementation_internal = before
 
     @property
     def device(self) -> torch.device:
@@ -111,7 +149,7 @@ class TransformersTarget:
         self, segments: list[Segment], ids: npt.NDArray[np.int64], rows: Sequence[int] | npt.NDArray[np.int64]
     ) -> torch.Tensor:
         """Run the model over packed segments and return the logits of ``rows``, shape (rows, V), on the CPU."""
-        config, device = self._config, self.device
+        device = self.device
         positions = np.concatenate([segment.positions for segment in segments])
         keep = torch.as_tensor(np.asarray(rows, np.int64), device=device)
         all_rows = len(rows) == len(ids)
@@ -124,17 +162,10 @@ class TransformersTarget:
         arguments[self._cache_argument] = forward
         if self._keeps_logits and not all_rows:
             arguments["logits_to_keep"] = keep
-        before = config._attn_implementation_internal
-        config._attn_implementation_internal = ATTENTION_NAME
-        set_active(forward)
-        try:
-            with torch.inference_mode():
-                logits: torch.Tensor = self.model(**arguments).logits[0]
-                if not self._keeps_logits and not all_rows:
-                    logits = logits[keep]
-        finally:
-            set_active(None)
-            config._attn_implementation_internal = before
+        with self._our_modules(forward):
+            logits: torch.Tensor = self.model(**arguments).logits[0]
+            if not self._keeps_logits and not all_rows:
+                logits = logits[keep]
         return logits.to("cpu")
 
 

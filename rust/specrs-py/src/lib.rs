@@ -5,6 +5,7 @@
 mod build;
 mod draft;
 mod enter;
+mod linear;
 mod uniforms;
 mod verify;
 
@@ -15,5 +16,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
     draft::register(m)?;
     uniforms::register(m)?;
-    verify::register(m)
+    verify::register(m)?;
+    linear::register(m)
 }

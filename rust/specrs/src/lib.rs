@@ -8,6 +8,7 @@
 
 pub mod draft;
 pub mod error;
+pub mod linear;
 pub mod types;
 pub mod uniforms;
 pub mod verify;

@@ -1,0 +1,116 @@
+//! Small-batch linear layers on the CPU: `out[m, n] = x[m, :] · weight[n, :] + bias[n]`, each row's bits its own.
+//!
+//! Speculative decoding pays because scoring a few rows costs about as much as scoring one: the weights are read once.
+//! This module keeps that promise for up to [`MAX_ROWS`] rows where a general matrix product does not, and it reads the
+//! weights where they lie, in row-major order, without a repacked copy.
+//!
+//! # The order of accumulation
+//!
+//! Every path (portable, AVX2, AVX-512) computes the same bits, and the bits of an output depend on its row of `x` and
+//! its row of `weight` alone: not on the number of rows, their neighbours, or the number of workers.
+//!
+//! 1. Row and weights are read in groups of 16 inputs, the last one padded with zeros.
+//! 2. Eight `f32` lanes start at zero. Each group gives a lane two fused multiply-adds, in this order: elements
+//!    `2·lane` and `2·lane + 1` of the group for [`Bf16`]; elements `lane` and `8 + lane` for `f32`.
+//! 3. With `s[i] = lane[i] + lane[i + 4]`, the sum is `(s[0] + s[2]) + (s[1] + s[3])`.
+//! 4. The bias is added in `f32`, and the result is rounded once to the element type (to nearest, ties to even).
+//!
+//! # Examples
+//!
+//! ```
+//! use specrs::linear::{Shape, Workers, linear};
+//!
+//! let weight = [1.0, 0.0, 0.0, 0.0, 2.0, 0.0_f32]; // 2 outputs, 3 inputs
+//! let mut out = [0.0; 2];
+//! let shape = Shape { rows: 1, inputs: 3, outputs: 2 };
+//! linear(&[5.0, 6.0, 7.0], &weight, Some(&[0.5, 0.0]), &mut out, shape, Workers::Serial)?;
+//! assert_eq!(out, [5.5, 12.0]);
+//! # Ok::<(), specrs::Error>(())
+//! ```
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod driver;
+mod element;
+mod kernel;
+mod portable;
+mod workers;
+
+pub use element::{Bf16, Element};
+pub use kernel::Path;
+pub use workers::{OpenMpParallel, Workers};
+
+use crate::{Error, Result};
+
+/// The most rows one call takes. Beyond it a general matrix product is as good.
+pub const MAX_ROWS: usize = 64;
+
+/// The sizes of one product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows of `x` and of the output, at most [`MAX_ROWS`].
+    pub rows: usize,
+    /// Columns of `x` and of the weight.
+    pub inputs: usize,
+    /// Rows of the weight, columns of the output.
+    pub outputs: usize,
+}
+
+/// `out = x · weightᵀ + bias` by the fastest path of this processor.
+///
+/// # Shapes
+///
+/// `x` (rows, inputs), `weight` (outputs, inputs), `bias` (outputs), `out` (rows, outputs), all row-major and dense.
+///
+/// # Errors
+///
+/// [`crate::ErrorKind::InvalidInput`] when a slice does not have its shape's length or there are too many rows.
+pub fn linear<E: Element>(
+    x: &[E],
+    weight: &[E],
+    bias: Option<&[E]>,
+    out: &mut [E],
+    shape: Shape,
+    workers: Workers,
+) -> Result<()> {
+    linear_by(Path::best(), x, weight, bias, out, shape, workers)
+}
+
+/// [`linear`] by a named path. All paths give the same bits; this is for tests and comparisons.
+///
+/// # Errors
+///
+/// As [`linear`], and when this processor cannot run the path.
+pub fn linear_by<E: Element>(
+    path: Path,
+    x: &[E],
+    weight: &[E],
+    bias: Option<&[E]>,
+    out: &mut [E],
+    shape: Shape,
+    workers: Workers,
+) -> Result<()> {
+    let Shape { rows, inputs, outputs } = shape;
+    if rows > MAX_ROWS {
+        return Err(Error::invalid(format!("linear takes at most {MAX_ROWS} rows, got {rows}")));
+    }
+    if !path.is_available() {
+        return Err(Error::invalid(format!("this processor cannot run the path {path:?}")));
+    }
+    let bias_length = bias.map_or(outputs, <[E]>::len);
+    for (name, found, expected) in [
+        ("x", x.len(), rows.checked_mul(inputs)),
+        ("weight", weight.len(), outputs.checked_mul(inputs)),
+        ("bias", bias_length, Some(outputs)),
+        ("out", out.len(), rows.checked_mul(outputs)),
+    ] {
+        if Some(found) != expected {
+            return Err(Error::invalid(format!("{name} has {found} elements, {shape:?} wants {expected:?}")));
+        }
+    }
+    if rows == 0 || outputs == 0 {
+        return Ok(());
+    }
+    driver::run(E::kernel(path), x, weight, bias, out, shape, workers);
+    Ok(())
+}
