@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -176,7 +175,7 @@ def stream(
     logit_bias: Mapping[int, float] | None = None,
     logits_processor: Sequence[Any] = (),
     seed: int | Sequence[int | None] | None = None,
-    eos_token_id: int | Sequence[int] | None | str = "model",
+    eos_token_id: int | Sequence[int] | str | None = "model",
     stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     logprobs: int | None = None,
@@ -214,17 +213,16 @@ def stream(
     _check_request(target, prompts, stops, logprobs)
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
-    made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape) if isinstance(drafter, str) else drafter
+    made = drafter
+    if isinstance(made, str):
+        made = make_drafter(made, target, draft_model=draft_model, shape=draft_shape)
     cost = None
     if draft_tokens is None and made.name != "none":
         cost = target_cost(target)
     policy = make_policy(made, draft_tokens, cost)
     recorder = Recorder()
-    seeds = list(seed) if isinstance(seed, (list, tuple)) else [seed] * len(prompts)
-    switches = list(speculate) if isinstance(speculate, (list, tuple)) else [speculate] * len(prompts)
-    for name, values in (("seed", seeds), ("speculate", switches)):
-        if len(values) != len(prompts):
-            raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {len(prompts)}")
+    seeds = _per_prompt("seed", seed, len(prompts))
+    switches = _per_prompt("speculate", speculate, len(prompts))
     requests = []
     for index, ids in enumerate(prompts):
         sampling = SamplingParams(
@@ -367,6 +365,14 @@ def target_cost(target: TargetModel) -> Any:
         target.cost_table = table  # type: ignore[attr-defined]
         target.plain_step_seconds = table.seconds(1)  # type: ignore[attr-defined]
     return table
+
+
+def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
+    """Return one value per prompt from one for all or one for each."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * prompts
+    if len(values) != prompts:
+        raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {prompts}")
+    return values
 
 
 def _ids(value: Any) -> tuple[int, ...]:

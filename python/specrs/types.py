@@ -134,7 +134,9 @@ class Draft:
         """Return the draft of one chain (a path without branches) per request; a chain may be empty."""
         sizes = [len(chain) for chain in chains]
         return cls(
-            tokens=np.concatenate([np.asarray(chain, np.uint32) for chain in chains]) if chains else np.empty(0, np.uint32),
+            tokens=np.concatenate([np.asarray(chain, np.uint32) for chain in chains])
+            if chains
+            else np.empty(0, np.uint32),
             parents=np.concatenate([np.arange(-1, size - 1, dtype=np.int32) for size in sizes]),
             depths=np.concatenate([np.arange(1, size + 1, dtype=np.int32) for size in sizes]),
             node_ptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
