@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class SpecrsError(Exception):
     """Anything that specrs refuses or fails to do."""
@@ -13,6 +15,17 @@ class InvalidInputError(SpecrsError, ValueError):
 
 class UnknownNameError(InvalidInputError):
     """A name (method, model, option) that specrs does not know; the message suggests the nearest one."""
+
+    @classmethod
+    def among(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+        """Make the error for ``name``, which is no ``kind`` among ``known``."""
+        # The import costs 5 ms, which only the error should pay.
+        import difflib
+
+        known = list(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(known)}"
+        return cls(f"unknown {kind} {name!r}; {hint}")
 
 
 class RequestError(SpecrsError, KeyError):
@@ -32,6 +45,10 @@ class FileAccessError(SpecrsError, OSError):
 
 class CapacityError(SpecrsError):
     """A bound set by the caller (tokens, bytes) does not allow the operation."""
+
+
+class DownloadError(SpecrsError, OSError):
+    """A download failed: no network, or the package index does not have it."""
 
 
 class ModelNotFoundError(SpecrsError, OSError):

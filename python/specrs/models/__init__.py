@@ -1,0 +1,1 @@
+"""Target models: the embedded ones, their files in the cache, and the adapters that drive them."""
