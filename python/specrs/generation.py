@@ -206,23 +206,31 @@ def stream(
     stops = StopRules(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
-        eos_token_ids=target.eos_token_ids if isinstance(eos_token_id, str) else _ids(eos_token_id),
+        eos_token_ids=_eos_ids(target, eos_token_id),
         stop_token_ids=_ids(stop_token_ids),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
     )
-    _check_request(target, prompts, stops, logprobs)
+    _check_request(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
-    made = drafter
-    if isinstance(made, str):
-        made = make_drafter(made, target, draft_model=draft_model, shape=draft_shape)
+    if isinstance(drafter, str):
+        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
+    else:
+        made = drafter
+        if draft_model is not None or draft_shape != "chain":
+            raise InvalidInputError(
+                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
+            )
+    seeds = _per_prompt("seed", seed, len(prompts))
+    switches = _per_prompt("speculate", speculate, len(prompts))
     cost = None
-    if draft_tokens is None and made.name != "none":
+    # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
+    # clock when somebody asks for a repeatable text.
+    repeatable = made.tokens_are_drawn and temperature > 0 and any(value is not None for value in seeds)
+    if draft_tokens is None and made.name != "none" and not repeatable:
         cost = target_cost(target)
     policy = make_policy(made, draft_tokens, cost)
     recorder = Recorder()
-    seeds = _per_prompt("seed", seed, len(prompts))
-    switches = _per_prompt("speculate", speculate, len(prompts))
     requests = []
     for index, ids in enumerate(prompts):
         sampling = SamplingParams(
@@ -341,7 +349,8 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
             pass
     except KeyboardInterrupt as interrupt:
         running.close()
-        interrupt.partial = running.generations  # type: ignore[attr-defined]
+        partial = running.generations
+        interrupt.partial = partial[0] if len(partial) == 1 else partial  # type: ignore[attr-defined]
         raise
     made = running.generations
     single = not is_batch(prompt) and options.get("n", 1) == 1
@@ -392,7 +401,17 @@ def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
     return UnknownNameError(f"unknown option {', '.join(parts)}; known: {', '.join(sorted(known))}")
 
 
-def _check_request(target: TargetModel, prompts: Sequence[TokenArray], stops: Any, logprobs: int | None) -> None:
+def _eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):
+        if value != "model":
+            raise InvalidInputError(f"eos_token_id must be ids, None or 'model' (the model's own), got {value!r}")
+        return target.eos_token_ids
+    return _ids(value)
+
+
+def _check_request(
+    target: TargetModel, prompts: Sequence[TokenArray], stops: Any, logprobs: int | None, bias: Mapping[int, float]
+) -> None:
     """Refuse, before any work, what cannot run."""
     from specrs.errors import ContextLimitError
 
@@ -403,6 +422,9 @@ def _check_request(target: TargetModel, prompts: Sequence[TokenArray], stops: An
     for token in stops.ending_ids:
         if not 0 <= token < target.vocab_size:
             raise InvalidInputError(f"stop id {token} is not an id of the model, which has {target.vocab_size}")
+    for token in bias:
+        if not 0 <= int(token) < target.vocab_size:
+            raise InvalidInputError(f"logit_bias names id {token}, the model has {target.vocab_size} ids")
     for index, ids in enumerate(prompts):
         if not len(ids):
             raise InvalidInputError(f"prompt {index} is empty; expected at least one token")

@@ -19,6 +19,8 @@ DRAFTERS = {
     "cache": "continues the longest suffix of the text that occurred before; no model",
     "model": "a smaller model of the same vocabulary (draft_model=)",
 }
+#: Shapes that the cache drafter draws its drafts in.
+SHAPES = ("chain", "tree")
 #: Longest draft that the adaptive policy considers, by drafter.
 LONGEST = {"none": 0, "cache": 40, "model": 8}
 
@@ -44,8 +46,12 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
     """
     if name not in DRAFTERS:
         near = difflib.get_close_matches(name, DRAFTERS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnknownNameError(f"no drafter is called {name!r}{hint} Known: {', '.join(DRAFTERS)}")
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        raise UnknownNameError(f"no drafter is called {name!r}{hint} known: {', '.join(DRAFTERS)}")
+    if shape not in SHAPES:
+        raise InvalidInputError(f"draft_shape must be one of {', '.join(map(repr, SHAPES))}, got {shape!r}")
+    if shape != "chain" and name != "cache":
+        raise InvalidInputError(f"draft_shape={shape!r} is for drafter='cache', got drafter={name!r}")
     if draft_model is not None and name != "model":
         raise InvalidInputError(f"draft_model is for drafter='model', got drafter={name!r}")
     if name == "none":
@@ -62,7 +68,7 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
     from specrs.models.loading import load
     from specrs.models.vocabulary import require_same_vocabulary
 
-    loaded = load(draft_model)
+    loaded = draft_model if hasattr(draft_model, "new_state") else load(draft_model)
     if target.tokenizer is not None and loaded.tokenizer is not None:
         require_same_vocabulary(target.tokenizer, loaded.tokenizer)
     return ModelDrafter(loaded, target.vocab_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 from specrs.errors import InvalidInputError
@@ -13,6 +14,11 @@ from specrs.errors import InvalidInputError
 def _check(name: str, value: float, valid: bool, expected: str) -> None:
     if not valid or math.isnan(value):
         raise InvalidInputError(f"{name} must be {expected}, got {value!r}")
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidInputError(f"{name} must be a whole number, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, self.temperature >= 0 and math.isfinite(self.temperature), ">= 0")
+        _check_whole("top_k", self.top_k)
         _check("top_k", self.top_k, self.top_k >= 0, ">= 0 (0 is off)")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1] (1 is off)")
         _check("min_p", self.min_p, 0 <= self.min_p <= 1, "in [0, 1] (0 is off)")
@@ -62,9 +69,12 @@ class SamplingParams:
         for name in ("frequency_penalty", "presence_penalty"):
             _check(name, getattr(self, name), math.isfinite(getattr(self, name)), "finite (0 is off)")
         for token, bias in self.logit_bias.items():
-            _check(f"logit_bias[{token}]", bias, token >= 0, "a number for an id >= 0")
-        if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise InvalidInputError(f"seed must be in [0, 2**64), got {self.seed}")
+            _check_whole("an id of logit_bias", token)
+            _check(f"logit_bias[{token}]", bias, token >= 0 and bias < math.inf, "below infinity, for an id >= 0")
+        if self.seed is not None:
+            _check_whole("seed", self.seed)
+            if not 0 <= self.seed < 2**64:
+                raise InvalidInputError(f"seed must be in [0, 2**64), got {self.seed}")
 
     @property
     def has_penalties(self) -> bool:
@@ -97,6 +107,8 @@ class StopRules:
     stop_strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_whole("max_new_tokens", self.max_new_tokens)
+        _check_whole("min_new_tokens", self.min_new_tokens)
         _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 0, ">= 0")
         _check("min_new_tokens", self.min_new_tokens, self.min_new_tokens >= 0, ">= 0")
         if self.min_new_tokens > self.max_new_tokens:

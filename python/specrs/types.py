@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,29 @@ class Draft:
                 raise InvalidInputError(f"{name} has {len(value)} rows, expected one per node: {nodes}")
         if self.node_ptr[0] != 0 or self.node_ptr[-1] != nodes or (np.diff(self.node_ptr) < 0).any():
             raise InvalidInputError(f"node_ptr must rise from 0 to {nodes}, got {self.node_ptr.tolist()}")
+        if nodes:
+            self._check_trees()
+
+    def _check_trees(self) -> None:
+        """Refuse trees that are not in topological order or whose depths are not theirs: positions come from them."""
+        sizes = np.diff(self.node_ptr)
+        first = np.repeat(self.node_ptr[:-1], sizes)
+        index = np.arange(len(self.tokens)) - first
+        wrong = np.flatnonzero((self.parents < ANCHOR) | (self.parents >= index))
+        if len(wrong):
+            node = int(wrong[0])
+            raise InvalidInputError(
+                f"a parent must come before its child: node {index[node]} has parent {self.parents[node]}, "
+                f"expected {ANCHOR} to {index[node] - 1}"
+            )
+        expected = np.where(self.parents == ANCHOR, 0, self.depths[first + np.maximum(self.parents, 0)]) + 1
+        wrong = np.flatnonzero(self.depths != expected)
+        if len(wrong):
+            node = int(wrong[0])
+            raise InvalidInputError(
+                f"a node is one deeper than its parent: node {index[node]} with parent {self.parents[node]} has depth "
+                f"{self.depths[node]}, expected {expected[node]}"
+            )
 
     @property
     def batch_size(self) -> int:
@@ -109,6 +132,24 @@ class Draft:
             draft_probs=None if self.draft_probs is None else self.draft_probs[kept],
             source=self.source,
         )
+
+    def within(self, budgets: Sequence[int]) -> Draft:
+        """Return at most the first ``budgets[b]`` nodes of each request; a prefix of a tree is a tree."""
+        sizes = np.diff(self.node_ptr)
+        if (sizes <= budgets).all():
+            return self
+        index = np.arange(len(self.tokens)) - np.repeat(self.node_ptr[:-1], sizes)
+        return self.keep_nodes(index < np.repeat(np.asarray(budgets), sizes))
+
+    def readable(self, vocab_size: int) -> Draft:
+        """Return the draft as a target of that vocabulary can read it: ids that it does not have become 0.
+
+        For scoring alone. The verifier sees the ids as they are and accepts none that the target lacks, so what a row
+        below such a node says is never used.
+        """
+        if not len(self.tokens) or int(self.tokens.max()) < vocab_size:
+            return self
+        return replace(self, tokens=np.where(self.tokens < vocab_size, self.tokens, 0).astype(np.uint32))
 
     @classmethod
     def empty(cls, batch_size: int, source: str = "none") -> Draft:

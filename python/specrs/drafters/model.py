@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from specrs.types import FloatArray, TokenArray
 
 
+#: What ``draw`` returns for a row that is NaN, +inf or masked throughout.
+NO_TOKEN = 2**32 - 1
+
+
 class ModelDrafter:
     """Drafts with a smaller causal model.
 
@@ -68,6 +72,8 @@ class ModelDrafter:
         while going:
             still = []
             for b, token, law, sure in self._next_tokens(requests, going, chains, drawing):
+                if token == NO_TOKEN:  # unusable logits: there is no law to draw from
+                    continue
                 chains[b].append(token)
                 confidence[b].append(sure)
                 if law is not None:

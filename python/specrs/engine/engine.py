@@ -14,7 +14,7 @@ from specrs.engine import law, stopping
 from specrs.engine.request import TokenLogprob
 from specrs.errors import InvalidInputError
 from specrs.policies.base import RoundSeconds
-from specrs.types import Draft, Verdict
+from specrs.types import ANCHOR, Draft, Verdict
 from specrs.verification.logits import as_rows
 
 if TYPE_CHECKING:
@@ -123,9 +123,10 @@ class Engine:
         lap()
         draft = self.policy.trim(requests, draft)
         lap()
-        scores = self.target.score([r.state for r in requests], [r.pending for r in requests], draft)
+        readable = draft.readable(self.target.vocab_size)
+        scores = self.target.score([r.state for r in requests], [r.pending for r in requests], readable)
         lap()
-        processed = law.process(requests, draft, scores)
+        processed = law.process(requests, readable, scores)
         verdict = self._verify(requests, draft, scores, processed.logits)
         lap()
         pending = [len(request.pending) for request in requests]
@@ -144,7 +145,13 @@ class Engine:
         budgets = self.policy.budgets(requests, limits)
         if not any(budgets):
             return Draft.empty(len(requests), self.drafter.name)
-        return self.drafter.propose(requests, budgets)
+        draft = self.drafter.propose(requests, budgets)
+        if draft.batch_size != len(requests):
+            raise InvalidInputError(
+                f"drafter {self.drafter.name!r} drafted for {draft.batch_size} requests, expected {len(requests)}"
+            )
+        # What a drafter brings beyond its budget could pass the model's context; a row is cut by its length alone.
+        return draft.within(budgets)
 
     def _limit(self, request: Request) -> int:
         """Return how many more tokens a draft may bring: the bonus token needs no draft."""
@@ -225,8 +232,11 @@ class Engine:
                 request.finish_reason = "error"
             if request.finish_reason is None:
                 self.drafter.commit(request, tokens)
-            depth = int(draft.depths[nodes].max(initial=0))
-            request.statistics.record(len(draft.tokens[nodes]), depth, min(len(path), kept.count), draft.source)
+            accepted = min(len(path), kept.count)
+            # A token was offered behind the accepted ones, unless a stop cut the run before the verifier got there.
+            last = int(path[-1]) if len(path) else ANCHOR
+            missed = kept.count > len(path) and bool((draft.parents[nodes] == last).any())
+            request.statistics.record(len(draft.tokens[nodes]), accepted, accepted + missed, draft.source)
             steps.append(Step(request, tuple(tokens.tolist()), kept.pieces))
         return steps
 

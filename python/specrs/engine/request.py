@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 
 _ids = itertools.count()
 
-#: Logits processors of transformers keep no state between calls.
+#: Logits processors of transformers keep no state between calls, but for these.
 _STATELESS_MODULE = "transformers.generation.logits_process"
+_STATEFUL = frozenset(
+    {
+        "DiaEOSDelayPatternLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor",
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    }
+)
 
 
 class Request:
@@ -117,7 +124,10 @@ class Request:
 
 def is_stateless(processor: Any) -> bool:
     """Return whether a logits processor keeps no state from call to call, as far as is known."""
-    return type(processor).__module__ == _STATELESS_MODULE or bool(getattr(processor, "stateless", False))
+    kind = type(processor)
+    if kind.__module__ == _STATELESS_MODULE:
+        return kind.__name__ not in _STATEFUL
+    return bool(getattr(processor, "stateless", False))
 
 
 class TokenLogprob:
@@ -151,7 +161,7 @@ class RequestStatistics:
     accepted_lengths : Counter
         How many rounds accepted n nodes.
     reached, accepted_at : Counter
-        By depth: rounds whose path could have reached the depth, and rounds whose path did.
+        By depth: rounds that had a token to offer there below an accepted path, and rounds that accepted one there.
     by_source : Counter
         Accepted nodes by drafter.
     """
@@ -165,13 +175,13 @@ class RequestStatistics:
         self.accepted_at: Counter[int] = Counter()
         self.by_source: Counter[str] = Counter()
 
-    def record(self, nodes: int, depth: int, accepted: int, source: str) -> None:
-        """Count one round: a draft of ``nodes`` nodes, ``depth`` deep, of which ``accepted`` were kept."""
+    def record(self, nodes: int, accepted: int, tried: int, source: str) -> None:
+        """Count one round: a draft of ``nodes`` nodes, of which ``accepted`` were kept and ``tried`` depths decided."""
         self.rounds += 1
         self.drafted += nodes
         self.accepted += accepted
         self.accepted_lengths[accepted] += 1
-        for position in range(1, min(depth, accepted + 1) + 1):
+        for position in range(1, tried + 1):
             self.reached[position] += 1
             self.accepted_at[position] += position <= accepted
         if accepted:

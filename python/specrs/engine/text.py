@@ -30,6 +30,7 @@ class TextStream:
         self._shown = 0
         self._tail = ""
         self._window = ""
+        self._newest = 0
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -45,12 +46,18 @@ class TextStream:
         piece = text[len(shown) :]
         self._context, self._shown = self._shown, len(self._ids)
         self._window = self._tail + piece
+        self._newest = len(piece)
         self._tail = self._window[-self._remembered :] if self._remembered else ""
         return piece
 
     def completed_stop(self) -> str | None:
         """Return the stop string that the text of the last push completed, or None."""
-        return next((text for text in self._stop_strings if text in self._window), None)
+        before = len(self._window) - self._newest
+        for text in self._stop_strings:
+            # What is remembered may hold a whole shorter stop string; only one that ends in the newest piece counts.
+            if self._window.find(text, max(0, before - len(text) + 1)) >= 0:
+                return text
+        return None
 
     def flush(self) -> str:
         """Return the text still held back (an unfinished character shows as a replacement character)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from specrs.types import Draft, TokenArray
+
+#: A forward changes what the model object (and its configuration, which models may share) runs: one at a time.
+_MODEL_LOCK = threading.Lock()
 
 AttentionInterface.register(ATTENTION_NAME, packed_tree_attention)
 
@@ -104,19 +108,23 @@ class TransformersTarget:
     def _our_modules(self, forward: PackedForward) -> Iterator[None]:
         """Put our attention and linear kernels into the model, for one forward."""
         config = self._config
-        before = config._attn_implementation_internal
-        config._attn_implementation_internal = ATTENTION_NAME
-        set_active(forward)
-        for attributes, fast in self._fast_forwards:
-            attributes["forward"] = fast
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            for attributes, _ in self._fast_forwards:
-                attributes.pop("forward", None)
-            set_active(None)
-            config._attn_implementation_internal = before
+        with _MODEL_LOCK:
+            before = config._attn_implementation_internal
+            own_forwards = [attributes.get("forward") for attributes, _ in self._fast_forwards]
+            config._attn_implementation_internal = ATTENTION_NAME
+            set_active(forward)
+            for attributes, fast in self._fast_forwards:
+                attributes["forward"] = fast
+            try:
+                with torch.inference_mode():
+                    yield
+            finally:
+                for (attributes, _), own in zip(self._fast_forwards, own_forwards, strict=True):
+                    attributes.pop("forward", None)
+                    if own is not None:
+                        attributes["forward"] = own
+                set_active(None)
+                config._attn_implementation_internal = before
 
     @property
     def device(self) -> torch.device:
@@ -247,7 +255,7 @@ def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
         configured = getattr(model.config, "eos_token_id", None)
     if configured is None:
         return ()
-    return tuple(int(i) for i in np.atleast_1d(np.asarray(configured)))
+    return tuple(int(i) for i in np.atleast_1d(np.asarray(configured)) if int(i) >= 0)  # -1 stands for none
 
 
 def _repetition_penalty(model: PreTrainedModel) -> float:

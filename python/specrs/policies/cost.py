@@ -39,11 +39,14 @@ class CostTable:
     @classmethod
     def measure(cls, target: TargetModel, repeats: int = 2) -> CostTable:
         """Time forwards of the target on its production path; the best of ``repeats`` each."""
-        state = target.new_state(MEASURED_CONTEXT + MEASURED_ROWS[-1] + 1)
-        tokens = np.zeros(MEASURED_CONTEXT, np.uint32)
-        target.prefill(state, tokens)
+        room = MEASURED_CONTEXT + MEASURED_ROWS[-1] if target.max_context is None else target.max_context
+        context = min(MEASURED_CONTEXT, room // 2)
+        measured = [rows for rows in MEASURED_ROWS if rows <= max(1, room - context)]
+        state = target.new_state(context + measured[-1] + 1)
+        tokens = np.zeros(max(context, 1), np.uint32)
+        target.prefill(state, tokens[:context])
         seconds = []
-        for rows in MEASURED_ROWS:
+        for rows in measured:
             draft = Draft.chains([np.zeros(rows - 1, np.uint32)])
             best = np.inf
             for _ in range(repeats):
@@ -51,12 +54,14 @@ class CostTable:
                 target.score([state], [tokens[:1]], draft)
                 best = min(best, time.perf_counter() - start)
             seconds.append(best)
-        return cls(MEASURED_ROWS, seconds)
+        return cls(measured, seconds)
 
     def seconds(self, rows: int) -> float:
         """Return the expected seconds of a forward over ``rows`` rows."""
         if rows <= self._rows[-1]:
             return float(np.interp(rows, self._rows, self._seconds)) * self._scale
+        if len(self._rows) == 1:
+            return float(self._seconds[0] * rows) * self._scale
         slope = max(0.0, (self._seconds[-1] - self._seconds[-2]) / (self._rows[-1] - self._rows[-2]))
         return float(self._seconds[-1] + slope * (rows - self._rows[-1])) * self._scale
 
