@@ -78,8 +78,8 @@ def _with_suffix(parts: tuple[Part, ...], suffix: str) -> tuple[Part, ...]:
 
 
 # dtype: the small models stay in float32, where greedy output is token-identical to plain decoding and a pass is cheap
-# anyway. The Qwen models are bfloat16: half the disk, half the memory and half the traffic of a pass. bfloat16 widens to
-# float32 exactly, so loading them in float32 gives the same model.
+# anyway. The Qwen models are bfloat16: half the disk, half the memory and half the traffic of a pass. bfloat16 widens
+# to float32 exactly, so loading them in float32 gives the same model.
 _ALL = (
     EmbeddedModel(
         name="smollm2-135m",
