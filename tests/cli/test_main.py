@@ -31,7 +31,7 @@ def test_every_command_has_help(command, capsys):
     ("words", "message"),
     [
         (["modles"], "specrs: unknown command 'modles'; did you mean 'models'?"),
-        (["xyzzy"], "specrs: unknown command 'xyzzy'; expected one of: models, "),
+        (["xyzzy"], "specrs: unknown command 'xyzzy'; expected one of: generate, "),
         (["--verson"], "specrs: unknown option '--verson'; did you mean '--version'?"),
         (["models", "--jsn"], "specrs models: unknown option '--jsn'; did you mean '--json'?"),
         (["models", "--js"], "specrs models: unknown option '--js'; did you mean '--json'?"),
