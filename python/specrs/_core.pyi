@@ -1,5 +1,7 @@
 """The Rust extension. Everything here is checked, runs without the GIL and never panics into Python."""
 
+from typing import final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +35,7 @@ def coins(
         Multiples of 2**-53 in [0, 1). Philox4x32-10 (Salmon et al., 2011).
     """
 
+@final
 class SuffixCache:
     """Drafts from text already seen: each request's own prompt and output, and the text of finished requests.
 

@@ -129,11 +129,46 @@ impl SuffixCache {
         enter(py, || self.cache.add(&document))
     }
 
+    fn add_many(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>, ptr: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tokens = tokens_of(py, tokens)?;
+        let ptr = integers_of(py, "ptr", ptr)?;
+        enter(py, || self.cache.add_many(&tokens, &ptr))
+    }
+
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         enter(py, || {
             self.cache.clear();
             Ok(())
         })
+    }
+
+    #[pyo3(signature = (request_id, tokens, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        request_id: i64,
+        tokens: &Bound<'py, PyAny>,
+        budget: i64,
+        shape: &str,
+        min_prob: f32,
+        eos: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<DraftArrays<'py>> {
+        let tokens = tokens_of(py, tokens)?;
+        let eos = eos.map_or(Ok(Vec::new()), |eos| tokens_of(py, eos))?;
+        let options = DraftOptions {
+            budget: count_of(py, "budget", budget)?,
+            shape: shape_of(py, shape)?,
+            min_prob: min_prob_of(py, min_prob)?,
+            eos: &eos,
+            vocab_size: u32::MAX,
+        };
+        let drafted = enter(py, || {
+            let mut out = Draft::default();
+            self.cache.step(request_id, &tokens, &options, &mut out)?;
+            Ok(out)
+        })?;
+        Ok(arrays_of(py, drafted))
     }
 
     #[pyo3(signature = (request_id, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
@@ -159,15 +194,7 @@ impl SuffixCache {
             self.cache.draft(request_id, &options, &mut out)?;
             Ok(out)
         })?;
-        let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = drafted;
-        Ok((
-            tokens.into_pyarray(py),
-            parents.into_pyarray(py),
-            depths.into_pyarray(py),
-            confidence.into_pyarray(py),
-            match_length,
-            expected_accepted,
-        ))
+        Ok(arrays_of(py, drafted))
     }
 
     #[pyo3(signature = (request_ids, new_tokens, new_ptr, budget, *, shape = "chain", min_prob = 0.1, eos = None, threads = 1))]
@@ -235,6 +262,18 @@ impl SuffixCache {
             Ok(stats.active_bytes + stats.cached_bytes)
         })
     }
+}
+
+fn arrays_of(py: Python<'_>, draft: Draft) -> DraftArrays<'_> {
+    let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = draft;
+    (
+        tokens.into_pyarray(py),
+        parents.into_pyarray(py),
+        depths.into_pyarray(py),
+        confidence.into_pyarray(py),
+        match_length,
+        expected_accepted,
+    )
 }
 
 /// A 1-D array of integers that are not tokens.

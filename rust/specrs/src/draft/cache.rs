@@ -202,6 +202,18 @@ impl SuffixCache {
         Ok(())
     }
 
+    /// Adds documents: document `i` is `tokens[ptr[i]..ptr[i + 1]]`.
+    ///
+    /// # Errors
+    /// If a token is out of range or `ptr` does not rise from 0 to the number of tokens.
+    pub fn add_many(&self, tokens: &[u32], ptr: &[i64]) -> Result<()> {
+        check_rows(ptr.len().saturating_sub(1), tokens.len(), ptr, ptr.len().saturating_sub(1))?;
+        for ends in ptr.windows(2) {
+            self.add(&tokens[ends[0] as usize..ends[1] as usize])?;
+        }
+        Ok(())
+    }
+
     /// Forgets all finished text. Active requests go on.
     pub fn clear(&self) {
         *write(&self.shared) = Shared::default();
@@ -214,6 +226,19 @@ impl SuffixCache {
     pub fn draft(&self, id: i64, options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
         let request = self.request(id)?;
         let request = lock(&request);
+        self.draft_for(&request, options, out);
+        Ok(())
+    }
+
+    /// Appends committed tokens and drafts, for one request.
+    ///
+    /// # Errors
+    /// If the id is unknown, or a token is out of range.
+    pub fn step(&self, id: i64, tokens: &[u32], options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
+        check_tokens(tokens)?;
+        let request = self.request(id)?;
+        let mut request = lock(&request);
+        request.live.extend(tokens);
         self.draft_for(&request, options, out);
         Ok(())
     }
