@@ -6,7 +6,7 @@ Importing the package costs no framework import: torch and transformers are load
 from __future__ import annotations
 
 from specrs._core import __version__
-from specrs.cache import SuffixCache
+from specrs.cache import CacheStore, SuffixCache
 from specrs.errors import SpecrsError
 
-__all__ = ["SpecrsError", "SuffixCache", "__version__"]
+__all__ = ["CacheStore", "SpecrsError", "SuffixCache", "__version__"]

@@ -2,7 +2,7 @@
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use specrs::draft::{CacheOptions, Draft, DraftOptions, Shape, StepDrafts};
+use specrs::draft::{CacheOptions, Draft, DraftOptions, HistoryOptions, Shape, StepDrafts};
 
 use crate::enter::{enter, invalid};
 
@@ -87,19 +87,28 @@ fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
 /// Drafts from text already seen: the requests' own, and that of finished ones.
 #[pyclass(frozen, module = "specrs._core")]
 pub struct SuffixCache {
-    cache: specrs::draft::SuffixCache,
+    pub(crate) cache: specrs::draft::SuffixCache,
 }
 
 #[pymethods]
 impl SuffixCache {
     #[new]
-    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 16))]
-    fn new(py: Python<'_>, vocab_size: Option<u32>, max_match: i64, min_match: i64, max_votes: i64) -> PyResult<Self> {
+    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 16, max_tokens = None))]
+    fn new(
+        py: Python<'_>,
+        vocab_size: Option<u32>,
+        max_match: i64,
+        min_match: i64,
+        max_votes: i64,
+        max_tokens: Option<i64>,
+    ) -> PyResult<Self> {
+        let max_tokens = max_tokens.map(|most| count_of(py, "max_tokens", most)).transpose()?;
         let options = CacheOptions {
             max_match: count_of(py, "max_match", max_match)?,
             min_match: count_of(py, "min_match", min_match)?,
             max_votes: count_of(py, "max_votes", max_votes)?,
             vocab_size,
+            history: HistoryOptions { max_tokens: max_tokens.map(|most| most as u64), ..HistoryOptions::default() },
             ..CacheOptions::default()
         };
         Ok(Self { cache: enter(py, || specrs::draft::SuffixCache::new(options))? })
@@ -130,9 +139,25 @@ impl SuffixCache {
     }
 
     fn add_many(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>, ptr: &Bound<'_, PyAny>) -> PyResult<()> {
-        let tokens = tokens_of(py, tokens)?;
-        let ptr = integers_of(py, "ptr", ptr)?;
+        let (tokens, ptr) = documents_of(py, tokens, ptr)?;
         enter(py, || self.cache.add_many(&tokens, &ptr))
+    }
+
+    fn compact(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.cache.compact())
+    }
+
+    fn evict_to(&self, py: Python<'_>, tokens: i64) -> PyResult<()> {
+        let tokens = count_of(py, "tokens", tokens)? as u64;
+        enter(py, || {
+            self.cache.evict_to(tokens);
+            Ok(())
+        })
+    }
+
+    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let pattern = tokens_of(py, pattern)?;
+        enter(py, || self.cache.count(&pattern))
     }
 
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
@@ -251,6 +276,7 @@ impl SuffixCache {
             ("active_bytes", stats.active_bytes),
             ("cached_documents", stats.cached_documents),
             ("cached_tokens", stats.cached_tokens),
+            ("segments", stats.segments),
             ("cached_bytes", stats.cached_bytes),
         ]
         .into())
@@ -262,6 +288,15 @@ impl SuffixCache {
             Ok(stats.active_bytes + stats.cached_bytes)
         })
     }
+}
+
+/// Documents, one after the other, and where each starts.
+pub fn documents_of(
+    py: Python<'_>,
+    tokens: &Bound<'_, PyAny>,
+    ptr: &Bound<'_, PyAny>,
+) -> PyResult<(Vec<u32>, Vec<i64>)> {
+    Ok((tokens_of(py, tokens)?, integers_of(py, "ptr", ptr)?))
 }
 
 fn arrays_of(py: Python<'_>, draft: Draft) -> DraftArrays<'_> {

@@ -5,6 +5,7 @@
 mod build;
 mod draft;
 mod enter;
+mod store;
 mod uniforms;
 
 use pyo3::prelude::*;
@@ -13,5 +14,6 @@ use pyo3::prelude::*;
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
     draft::register(m)?;
+    store::register(m)?;
     uniforms::register(m)
 }

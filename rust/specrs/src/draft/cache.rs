@@ -4,8 +4,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::context::{Limits, Match, SEPARATOR};
+use super::context::{Limits, Match, SEPARATOR, check_documents, check_tokens};
+use super::history::{Found, History, HistoryOptions};
 use super::live::LiveText;
+use super::segment::Segment;
+use super::step::StepDrafts;
 use super::vote::{Draft, DraftOptions, Evidence, Vote, Workspace, draft};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,13 +23,22 @@ pub struct CacheOptions {
     pub max_votes: usize,
     /// Ids at or above it are never drafted; none means that every id is.
     pub vocab_size: Option<u32>,
+    /// Bounds of the finished text.
+    pub history: HistoryOptions,
     /// What a match of some length is worth.
     pub evidence: Evidence,
 }
 
 impl Default for CacheOptions {
     fn default() -> Self {
-        Self { max_match: 128, min_match: 1, max_votes: 16, vocab_size: None, evidence: Evidence::default() }
+        Self {
+            max_match: 128,
+            min_match: 1,
+            max_votes: 16,
+            vocab_size: None,
+            history: HistoryOptions::default(),
+            evidence: Evidence::default(),
+        }
     }
 }
 
@@ -41,47 +53,31 @@ pub struct CacheStats {
     pub cached_documents: usize,
     /// Tokens of kept documents.
     pub cached_tokens: usize,
+    /// Segments that hold them, the live tier left out.
+    pub segments: usize,
     /// Bytes held by requests.
     pub active_bytes: usize,
     /// Bytes held by kept documents.
     pub cached_bytes: usize,
 }
 
-/// The drafts of many requests, one after the other.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepDrafts {
-    /// All nodes; parents count from the start of their own request's nodes.
-    pub nodes: Draft,
-    /// Where each request's nodes start; one more entry than requests.
-    pub row_ptr: Vec<i64>,
-    /// Longest match of each request.
-    pub match_lengths: Vec<i32>,
-    /// Expected accepted tokens of each request.
-    pub expected: Vec<f32>,
-}
-
 struct Request {
     live: LiveText,
-}
-
-#[derive(Default)]
-struct Shared {
-    live: LiveText,
-    documents: usize,
 }
 
 /// Requests being written and the finished text behind them; every method may be called from any thread.
 pub struct SuffixCache {
     options: CacheOptions,
     requests: RwLock<HashMap<i64, Arc<Mutex<Request>>>>,
-    shared: RwLock<Shared>,
+    history: RwLock<History>,
 }
 
 #[derive(Default)]
 struct Scratch {
     work: Workspace,
     own: Vec<Match>,
-    shared: Vec<Match>,
+    found: Vec<Match>,
+    history: Vec<Found>,
 }
 
 thread_local! {
@@ -100,13 +96,6 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn check_tokens(tokens: &[u32]) -> Result<()> {
-    match tokens.iter().position(|&token| token == SEPARATOR) {
-        None => Ok(()),
-        Some(at) => Err(Error::invalid(format!("token ids must be at most 4294967294, got {SEPARATOR} at index {at}"))),
-    }
-}
-
 impl SuffixCache {
     /// An empty cache.
     ///
@@ -119,7 +108,8 @@ impl SuffixCache {
                 options.max_match, options.min_match, options.max_votes
             )));
         }
-        Ok(Self { options, requests: RwLock::default(), shared: RwLock::default() })
+        let history = RwLock::new(History::new(options.history)?);
+        Ok(Self { options, requests: RwLock::default(), history })
     }
 
     fn request(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
@@ -195,11 +185,7 @@ impl SuffixCache {
         if document.is_empty() {
             return Ok(());
         }
-        let mut shared = write(&self.shared);
-        shared.live.extend(document);
-        shared.live.end_document();
-        shared.documents += 1;
-        Ok(())
+        write(&self.history).add(document)
     }
 
     /// Adds documents: document `i` is `tokens[ptr[i]..ptr[i + 1]]`.
@@ -207,16 +193,60 @@ impl SuffixCache {
     /// # Errors
     /// If a token is out of range or `ptr` does not rise from 0 to the number of tokens.
     pub fn add_many(&self, tokens: &[u32], ptr: &[i64]) -> Result<()> {
-        check_rows(ptr.len().saturating_sub(1), tokens.len(), ptr, ptr.len().saturating_sub(1))?;
-        for ends in ptr.windows(2) {
-            self.add(&tokens[ends[0] as usize..ends[1] as usize])?;
+        if tokens.len() >= self.options.history.seal_tokens {
+            // The long part, before any lock is taken.
+            let segment = Arc::new(Segment::from_documents(tokens, ptr)?);
+            return write(&self.history).add_segment(segment);
         }
-        Ok(())
+        check_documents(tokens, ptr)?;
+        let mut history = write(&self.history);
+        ptr.windows(2).try_for_each(|ends| history.add(&tokens[ends[0] as usize..ends[1] as usize]))
+    }
+
+    /// Adds segments, opened from a store for instance, as the newest.
+    ///
+    /// # Errors
+    /// If a merge that was due failed.
+    pub fn add_segments(&self, segments: impl IntoIterator<Item = Arc<Segment>>) -> Result<()> {
+        let mut history = write(&self.history);
+        segments.into_iter().try_for_each(|segment| history.add_segment(segment))
+    }
+
+    /// All finished text as segments, oldest first.
+    ///
+    /// # Errors
+    /// If a merge that was due failed.
+    pub fn segments(&self) -> Result<Vec<Arc<Segment>>> {
+        let mut history = write(&self.history);
+        history.seal()?;
+        Ok(history.segments().to_vec())
+    }
+
+    /// Makes one segment of all finished text; drafts are faster then.
+    ///
+    /// # Errors
+    /// If it does not fit into one.
+    pub fn compact(&self) -> Result<()> {
+        write(&self.history).compact()
+    }
+
+    /// Drops the oldest finished text, whole segments at a time, until at most `tokens` are left.
+    pub fn evict_to(&self, tokens: u64) {
+        write(&self.history).evict_to(tokens);
+    }
+
+    /// How often `pattern` occurs in finished text.
+    ///
+    /// # Errors
+    /// If a token is out of range.
+    pub fn count(&self, pattern: &[u32]) -> Result<usize> {
+        check_tokens(pattern)?;
+        Ok(read(&self.history).count(pattern))
     }
 
     /// Forgets all finished text. Active requests go on.
     pub fn clear(&self) {
-        *write(&self.shared) = Shared::default();
+        write(&self.history).clear();
     }
 
     /// Drafts for one request.
@@ -249,25 +279,25 @@ impl SuffixCache {
             min_length: self.options.min_match,
             max_length: self.options.max_match,
         };
-        let shared = read(&self.shared);
+        let history = read(&self.history);
         let options = &DraftOptions {
             vocab_size: options.vocab_size.min(self.options.vocab_size.unwrap_or(SEPARATOR)),
             ..*options
         };
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.own.clear();
-            scratch.shared.clear();
+            scratch.history.clear();
             let text = request.live.text();
             request.live.matches_of_end(limits, &mut scratch.own);
-            shared.live.matches_of(text, limits, &mut scratch.shared);
+            history.matches_of(text, limits, &mut scratch.found, &mut scratch.history);
+            let mut votes: Vec<Vote<'_>> = Vec::with_capacity(2 * limits.matches);
             let vote = |text, found: &Match| Vote {
                 continuation: &<[u32]>::as_ref(text)[found.position as usize + 1..],
                 length: found.length,
                 scale: 1.0,
             };
-            let mut votes: Vec<Vote<'_>> = Vec::with_capacity(2 * limits.matches);
             votes.extend(scratch.own.iter().map(|found| vote(text, found)));
-            votes.extend(scratch.shared.iter().map(|found| vote(shared.live.text(), found)));
+            votes.extend(scratch.history.iter().map(|found| vote(history.text(found.tier), &found.at)));
             draft(&votes, &self.options.evidence, options, &mut scratch.work, out);
         });
     }
@@ -288,8 +318,16 @@ impl SuffixCache {
         options: &DraftOptions<'_>,
         threads: usize,
     ) -> Result<StepDrafts> {
-        check_rows(ids.len(), new_tokens.len(), new_ptr, budgets.len())?;
-        check_tokens(new_tokens)?;
+        check_documents(new_tokens, new_ptr)?;
+        if new_ptr.len() != ids.len() + 1 || budgets.len() != ids.len() {
+            return Err(Error::invalid(format!(
+                "{} requests need {} entries of new_ptr and as many budgets, got {} and {}",
+                ids.len(),
+                ids.len() + 1,
+                new_ptr.len(),
+                budgets.len()
+            )));
+        }
         if threads == 0 {
             return Err(Error::invalid("threads must be at least 1, got 0"));
         }
@@ -343,56 +381,11 @@ impl SuffixCache {
             stats.active_tokens += request.live.text().len();
             stats.active_bytes += request.live.memory_bytes();
         }
-        let shared = read(&self.shared);
-        stats.cached_documents = shared.documents;
-        stats.cached_tokens = shared.live.text().len() - shared.documents;
-        stats.cached_bytes = shared.live.memory_bytes();
+        let history = read(&self.history);
+        stats.cached_documents = history.documents() as usize;
+        stats.cached_tokens = history.tokens() as usize;
+        stats.cached_bytes = history.bytes();
+        stats.segments = history.segments().len();
         stats
     }
-}
-
-impl StepDrafts {
-    fn append(&mut self, one: &Draft) {
-        self.nodes.tokens.extend_from_slice(&one.tokens);
-        self.nodes.parents.extend_from_slice(&one.parents);
-        self.nodes.depths.extend_from_slice(&one.depths);
-        self.nodes.confidence.extend_from_slice(&one.confidence);
-        self.row_ptr.push(self.nodes.tokens.len() as i64);
-        self.match_lengths.push(one.match_length as i32);
-        self.expected.push(one.expected_accepted);
-    }
-
-    fn join(&mut self, other: Self) {
-        let base = self.nodes.tokens.len() as i64;
-        self.nodes.tokens.extend(other.nodes.tokens);
-        self.nodes.parents.extend(other.nodes.parents);
-        self.nodes.depths.extend(other.nodes.depths);
-        self.nodes.confidence.extend(other.nodes.confidence);
-        self.row_ptr.extend(other.row_ptr.iter().map(|end| end + base));
-        self.match_lengths.extend(other.match_lengths);
-        self.expected.extend(other.expected);
-    }
-}
-
-fn check_rows(rows: usize, tokens: usize, new_ptr: &[i64], budgets: usize) -> Result<()> {
-    if new_ptr.len() != rows + 1 {
-        return Err(Error::invalid(format!(
-            "new_ptr must have {} entries for {rows} requests, got {}",
-            rows + 1,
-            new_ptr.len()
-        )));
-    }
-    if budgets != rows {
-        return Err(Error::invalid(format!("budgets must have {rows} entries, got {budgets}")));
-    }
-    let ordered = new_ptr.windows(2).all(|pair| pair[0] <= pair[1]);
-    if new_ptr[0] != 0 || new_ptr[rows] != tokens as i64 || !ordered {
-        return Err(Error::invalid(format!(
-            "new_ptr must rise from 0 to {tokens}, the number of new tokens; got {} to {}{}",
-            new_ptr[0],
-            new_ptr[rows],
-            if ordered { "" } else { ", not rising" }
-        )));
-    }
-    Ok(())
 }

@@ -9,7 +9,8 @@
 //! over fixed finite alphabets", 2008, keep the same order in a balanced tree). A comparison therefore costs O(1)
 //! whatever the text repeats, and an append costs O(log n). Memory: 14 to 20 bytes per token.
 
-use super::context::{Limits, Match, SEPARATOR, common_suffix, nearest, order_key};
+use super::context::{Limits, Match, SEPARATOR, common_suffix, nearest};
+use super::segment::{Segment, context_below};
 
 const BLOCK: usize = 64;
 const NONE: u32 = u32::MAX;
@@ -87,6 +88,14 @@ impl LiveText {
         }
     }
 
+    /// The same text as a segment; nothing is sorted again.
+    pub fn into_segment(mut self) -> Segment {
+        self.end_document();
+        let order = self.positions().collect();
+        self.text.shrink_to_fit();
+        Segment::from_order(self.text, order)
+    }
+
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
         (self.text.capacity() + self.block_of.capacity()) * size_of::<u32>()
@@ -122,7 +131,7 @@ impl LiveText {
         if context.is_empty() || self.heads.is_empty() {
             return;
         }
-        let below = |position: u32| self.context_below(position, context);
+        let below = |position: u32| context_below(&self.text, position, context);
         let head = self.heads.partition_point(|head| below(self.blocks[head.block as usize].positions[0]));
         let (left, right) = if head == 0 {
             (None, Some((self.heads[0].block, 0)))
@@ -209,16 +218,6 @@ impl LiveText {
     fn sorts_below(&self, position: u32, token: u32, before: Option<Rank>) -> bool {
         let own = self.text[position as usize];
         own < token || (own == token && self.predecessor_below(position, before))
-    }
-
-    fn context_below(&self, position: u32, context: &[u32]) -> bool {
-        let own = &self.text[..=position as usize];
-        let shared = common_suffix(own, context, usize::MAX);
-        if shared == context.len() {
-            return false;
-        }
-        let theirs = order_key(context[context.len() - 1 - shared]);
-        own.len().checked_sub(1 + shared).is_none_or(|at| order_key(own[at]) < theirs)
     }
 
     fn insert(&mut self, position: u32, token: u32, before: Option<Rank>) {

@@ -2,10 +2,21 @@
 
 mod cache;
 mod context;
+mod history;
 mod live;
+mod segment;
+mod segment_file;
+mod step;
+mod store;
 mod vote;
+mod words;
 
-pub use cache::{CacheOptions, CacheStats, StepDrafts, SuffixCache};
-pub use context::{Match, SEPARATOR};
+pub use cache::{CacheOptions, CacheStats, SuffixCache};
+pub use context::{Limits, Match, SEPARATOR};
+pub use history::{Found, History, HistoryOptions};
 pub use live::LiveText;
-pub use vote::{Draft, DraftOptions, Evidence, Shape, Vote};
+pub use segment::Segment;
+pub use segment_file::{Check, Fingerprint, open_segment, write_segment};
+pub use step::StepDrafts;
+pub use store::{Entry, Store};
+pub use vote::{Draft, DraftOptions, Evidence, Shape, Vote, Workspace, draft};
