@@ -90,5 +90,5 @@ PEERS: dict[str, Any] = {
     "arctic64": lambda: Arctic(64),
     "arctic64tree": lambda: Arctic(64, tree=True),
     "specrs": lambda: Specrs(),
-    "specrs-tree": lambda: Specrs("tree"),
+    "specrs-tree": lambda: Specrs("tree", min_prob=0.08),
 }

@@ -65,7 +65,7 @@ class SuffixCache:
         *,
         max_match: int = 128,
         min_match: int = 1,
-        max_votes: int = 16,
+        max_votes: int = 8,
         max_tokens: int | None = None,
     ) -> SuffixCache: ...
     def start(self, request_id: int, prompt: npt.ArrayLike) -> None:

@@ -93,7 +93,7 @@ pub struct SuffixCache {
 #[pymethods]
 impl SuffixCache {
     #[new]
-    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 16, max_tokens = None))]
+    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 8, max_tokens = None))]
     fn new(
         py: Python<'_>,
         vocab_size: Option<u32>,

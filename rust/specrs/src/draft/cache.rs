@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::context::{Limits, Match, SEPARATOR, check_documents, check_tokens};
+use super::evidence::Odds;
+use super::follow::{Candidate, Follow, Texts};
 use super::history::{Found, History, HistoryOptions};
 use super::live::LiveText;
 use super::segment::Segment;
 use super::step::StepDrafts;
-use super::vote::{Draft, DraftOptions, Evidence, Vote, Workspace, draft};
+use super::vote::{Draft, DraftOptions, Vote, Workspace, draft};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How a cache looks for matches.
@@ -26,7 +28,7 @@ pub struct CacheOptions {
     /// Bounds of the finished text.
     pub history: HistoryOptions,
     /// What a match of some length is worth.
-    pub evidence: Evidence,
+    pub odds: Odds,
 }
 
 impl Default for CacheOptions {
@@ -34,10 +36,10 @@ impl Default for CacheOptions {
         Self {
             max_match: 128,
             min_match: 1,
-            max_votes: 16,
+            max_votes: 8,
             vocab_size: None,
             history: HistoryOptions::default(),
-            evidence: Evidence::default(),
+            odds: Odds::default(),
         }
     }
 }
@@ -63,6 +65,7 @@ pub struct CacheStats {
 
 struct Request {
     live: LiveText,
+    follow: Follow,
 }
 
 /// Requests being written and the finished text behind them; every method may be called from any thread.
@@ -72,12 +75,24 @@ pub struct SuffixCache {
     history: RwLock<History>,
 }
 
+struct Sources<'a> {
+    own: &'a [u32],
+    history: &'a History,
+}
+
+impl Texts for Sources<'_> {
+    fn text(&self, source: u64) -> Option<&[u32]> {
+        if source == 0 { Some(self.own) } else { self.history.text(source) }
+    }
+}
+
 #[derive(Default)]
 struct Scratch {
     work: Workspace,
     own: Vec<Match>,
     found: Vec<Match>,
     history: Vec<Found>,
+    candidates: Vec<Candidate>,
 }
 
 thread_local! {
@@ -130,7 +145,7 @@ impl SuffixCache {
         }
         let mut live = LiveText::new();
         live.extend(prompt);
-        let request = Arc::new(Mutex::new(Request { live }));
+        let request = Arc::new(Mutex::new(Request { live, follow: Follow::default() }));
         match write(&self.requests).entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => Err(active()),
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -219,7 +234,7 @@ impl SuffixCache {
     pub fn segments(&self) -> Result<Vec<Arc<Segment>>> {
         let mut history = write(&self.history);
         history.seal()?;
-        Ok(history.segments().to_vec())
+        Ok(history.segments())
     }
 
     /// Makes one segment of all finished text; drafts are faster then.
@@ -255,8 +270,7 @@ impl SuffixCache {
     /// If the id is unknown.
     pub fn draft(&self, id: i64, options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
         let request = self.request(id)?;
-        let request = lock(&request);
-        self.draft_for(&request, options, out);
+        self.draft_for(&mut lock(&request), options, out);
         Ok(())
     }
 
@@ -269,11 +283,11 @@ impl SuffixCache {
         let request = self.request(id)?;
         let mut request = lock(&request);
         request.live.extend(tokens);
-        self.draft_for(&request, options, out);
+        self.draft_for(&mut request, options, out);
         Ok(())
     }
 
-    fn draft_for(&self, request: &Request, options: &DraftOptions<'_>, out: &mut Draft) {
+    fn draft_for(&self, request: &mut Request, options: &DraftOptions<'_>, out: &mut Draft) {
         let limits = Limits {
             matches: self.options.max_votes,
             min_length: self.options.min_match,
@@ -290,15 +304,18 @@ impl SuffixCache {
             let text = request.live.text();
             request.live.matches_of_end(limits, &mut scratch.own);
             history.matches_of(text, limits, &mut scratch.found, &mut scratch.history);
-            let mut votes: Vec<Vote<'_>> = Vec::with_capacity(2 * limits.matches);
-            let vote = |text, found: &Match| Vote {
-                continuation: &<[u32]>::as_ref(text)[found.position as usize + 1..],
-                length: found.length,
-                scale: 1.0,
-            };
-            votes.extend(scratch.own.iter().map(|found| vote(text, found)));
-            votes.extend(scratch.history.iter().map(|found| vote(history.text(found.tier), &found.at)));
-            draft(&votes, &self.options.evidence, options, &mut scratch.work, out);
+            scratch.candidates.clear();
+            let texts = Sources { own: text, history: &history };
+            request.follow.gather(text, &scratch.own, &scratch.history, &texts, &mut scratch.candidates);
+            let votes: Vec<Vote<'_>> = scratch
+                .candidates
+                .iter()
+                .filter_map(|candidate| {
+                    let continuation = texts.text(candidate.source)?.get(candidate.next..)?;
+                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind })
+                })
+                .collect();
+            draft(&votes, &self.options.odds, options, &mut scratch.work, out);
         });
     }
 
@@ -344,7 +361,7 @@ impl SuffixCache {
                 let new = &new_tokens[new_ptr[row] as usize..new_ptr[row + 1] as usize];
                 let mut request = lock(&requests[row]);
                 request.live.extend(new);
-                self.draft_for(&request, &DraftOptions { budget: budgets[row], ..*options }, &mut one);
+                self.draft_for(&mut request, &DraftOptions { budget: budgets[row], ..*options }, &mut one);
                 part.append(&one);
             }
             part

@@ -29,10 +29,16 @@ impl Default for HistoryOptions {
 /// A match in one of the texts of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The text: segments from the oldest, then the live tier.
-    pub tier: u32,
+    /// Names the text for [`History::text`].
+    pub source: u64,
     /// The match within it.
     pub at: Match,
+}
+
+/// A segment and the number that names it; sealing keeps the live tier's number, since positions stay what they are.
+struct Tier {
+    source: u64,
+    segment: Arc<Segment>,
 }
 
 struct Merge {
@@ -47,8 +53,12 @@ struct Merge {
 /// Finished documents, oldest first.
 pub struct History {
     options: HistoryOptions,
-    segments: Vec<Arc<Segment>>,
+    tiers: Vec<Tier>,
     recent: LiveText,
+    /// Names the live tier; 0 names none.
+    source: u64,
+    /// Numbers given so far.
+    numbered: u64,
     recent_documents: u64,
     seals: u64,
     merge: Option<Merge>,
@@ -67,7 +77,16 @@ impl History {
             // Eviction drops whole segments, so these are to be small beside the bound.
             options.seal_tokens = options.seal_tokens.min((most / 8).max(1) as usize);
         }
-        Ok(Self { options, segments: Vec::new(), recent: LiveText::new(), recent_documents: 0, seals: 0, merge: None })
+        Ok(Self {
+            options,
+            tiers: Vec::new(),
+            recent: LiveText::new(),
+            source: 1,
+            numbered: 1,
+            recent_documents: 0,
+            seals: 0,
+            merge: None,
+        })
     }
 
     /// Adds one document.
@@ -95,7 +114,8 @@ impl History {
     pub fn add_segment(&mut self, segment: Arc<Segment>) -> Result<()> {
         self.seal()?;
         if segment.tokens() > 0 {
-            self.segments.push(segment);
+            let source = self.next_source();
+            self.tiers.push(Tier { source, segment });
         }
         self.evict();
         Ok(())
@@ -111,7 +131,9 @@ impl History {
         }
         let recent = std::mem::take(&mut self.recent);
         self.recent_documents = 0;
-        self.segments.push(Arc::new(recent.into_segment()));
+        let source = self.source;
+        self.source = self.next_source();
+        self.tiers.push(Tier { source, segment: Arc::new(recent.into_segment()) });
         self.seals += 1;
         if self.merge.as_ref().is_some_and(|merge| self.seals >= merge.due) {
             self.install()?;
@@ -122,23 +144,28 @@ impl History {
         Ok(())
     }
 
+    fn next_source(&mut self) -> u64 {
+        self.numbered += 1;
+        self.numbered
+    }
+
     /// Starts to merge the newest segments, if they have grown to the size of an older one.
     fn start_merge(&mut self) {
         let most = self.options.max_tokens.map_or(u64::MAX, |most| (most / 4).max(1));
-        let mut first = self.segments.len().saturating_sub(1);
-        let mut tokens = self.segments.last().map_or(0, |segment| segment.tokens());
+        let mut first = self.tiers.len().saturating_sub(1);
+        let mut tokens = self.tiers.last().map_or(0, |tier| tier.segment.tokens());
         while first > 0 {
-            let older = self.segments[first - 1].tokens();
+            let older = self.tiers[first - 1].segment.tokens();
             if older > 2 * tokens || older + tokens > most {
                 break;
             }
             tokens += older;
             first -= 1;
         }
-        if self.segments.len() - first < 3 {
+        if self.tiers.len() - first < 3 {
             return;
         }
-        let inputs = self.segments[first..].to_vec();
+        let inputs: Vec<_> = self.tiers[first..].iter().map(|tier| Arc::clone(&tier.segment)).collect();
         let work = inputs.clone();
         let thread = std::thread::spawn(move || Segment::merge(&work));
         let due = self.seals + 1 + tokens / (8 * self.options.seal_tokens as u64);
@@ -147,7 +174,7 @@ impl History {
 
     fn install(&mut self) -> Result<()> {
         let Some(merge) = self.merge.take() else { return Ok(()) };
-        let first = self.segments.iter().position(|segment| Arc::ptr_eq(segment, &merge.inputs[0]));
+        let first = self.tiers.iter().position(|tier| Arc::ptr_eq(&tier.segment, &merge.inputs[0]));
         // Evicted meanwhile: the rest stays as it is.
         let Some(first) = first else { return Ok(()) };
         let merged = if merge.process == std::process::id() {
@@ -158,7 +185,8 @@ impl History {
         } else {
             Segment::merge(&merge.inputs)?
         };
-        self.segments.splice(first..first + merge.inputs.len(), [Arc::new(merged)]);
+        let tier = Tier { source: self.next_source(), segment: Arc::new(merged) };
+        self.tiers.splice(first..first + merge.inputs.len(), [tier]);
         Ok(())
     }
 
@@ -169,8 +197,9 @@ impl History {
     pub fn compact(&mut self) -> Result<()> {
         self.seal()?;
         self.merge = None;
-        if self.segments.len() > 1 {
-            self.segments = vec![Arc::new(Segment::merge(&self.segments)?)];
+        if self.tiers.len() > 1 {
+            let segment = Arc::new(Segment::merge(&self.segments())?);
+            self.tiers = vec![Tier { source: self.next_source(), segment }];
         }
         Ok(())
     }
@@ -185,14 +214,15 @@ impl History {
     pub fn evict_to(&mut self, tokens: u64) {
         let mut left = self.tokens();
         let mut dropped = 0;
-        while left > tokens && dropped < self.segments.len() {
-            left -= self.segments[dropped].tokens();
+        while left > tokens && dropped < self.tiers.len() {
+            left -= self.tiers[dropped].segment.tokens();
             dropped += 1;
         }
-        self.segments.drain(..dropped);
+        self.tiers.drain(..dropped);
         if left > tokens {
             self.recent = LiveText::new();
             self.recent_documents = 0;
+            self.source = self.next_source();
         }
     }
 
@@ -203,48 +233,50 @@ impl History {
     }
 
     /// Segments, oldest first.
-    pub fn segments(&self) -> &[Arc<Segment>] {
-        &self.segments
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        self.tiers.iter().map(|tier| Arc::clone(&tier.segment)).collect()
     }
 
     /// Documents kept.
     pub fn documents(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.documents()).sum::<u64>() + self.recent_documents
+        self.tiers.iter().map(|tier| tier.segment.documents()).sum::<u64>() + self.recent_documents
     }
 
     /// Tokens kept.
     pub fn tokens(&self) -> u64 {
-        let sealed: u64 = self.segments.iter().map(|segment| segment.tokens()).sum();
+        let sealed: u64 = self.tiers.iter().map(|tier| tier.segment.tokens()).sum();
         sealed + self.recent.text().len() as u64 - self.recent_documents
     }
 
     /// Bytes held, in memory or mapped.
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.bytes()).sum::<usize>() + self.recent.memory_bytes()
+        self.tiers.iter().map(|tier| tier.segment.bytes()).sum::<usize>() + self.recent.memory_bytes()
     }
 
-    /// The text of a tier that a match names.
-    pub fn text(&self, tier: u32) -> &[u32] {
-        self.segments.get(tier as usize).map_or_else(|| self.recent.text(), |segment| segment.text())
+    /// The text that a match names; none if it was evicted or merged.
+    pub fn text(&self, source: u64) -> Option<&[u32]> {
+        if source == self.source {
+            return Some(self.recent.text());
+        }
+        self.tiers.iter().find(|tier| tier.source == source).map(|tier| tier.segment.text())
     }
 
     /// How often `pattern` occurs within documents.
     pub fn count(&self, pattern: &[u32]) -> usize {
         debug_assert!(!pattern.contains(&SEPARATOR));
-        self.segments.iter().map(|segment| segment.count(pattern)).sum::<usize>() + self.recent.count(pattern)
+        self.tiers.iter().map(|tier| tier.segment.count(pattern)).sum::<usize>() + self.recent.count(pattern)
     }
 
     /// The longest matches of `context` in all tiers, longest first and of equal lengths the newest tier first.
     pub fn matches_of(&self, context: &[u32], limits: Limits, scratch: &mut Vec<Match>, out: &mut Vec<Found>) {
-        let mut add = |tier: usize, find: &dyn Fn(&mut Vec<Match>)| {
+        let mut add = |source: u64, find: &dyn Fn(&mut Vec<Match>)| {
             scratch.clear();
             find(scratch);
-            out.extend(scratch.iter().map(|&at| Found { tier: tier as u32, at }));
+            out.extend(scratch.iter().map(|&at| Found { source, at }));
         };
-        let segments = self.segments.len();
-        add(segments, &|found| self.recent.matches_of(context, limits, found));
-        for (tier, segment) in self.segments.iter().enumerate().rev() {
-            add(tier, &|found| segment.matches_of(context, limits, found));
+        add(self.source, &|found| self.recent.matches_of(context, limits, found));
+        for tier in self.tiers.iter().rev() {
+            add(tier.source, &|found| tier.segment.matches_of(context, limits, found));
         }
         out.sort_by_key(|found| std::cmp::Reverse(found.at.length));
         out.truncate(limits.matches);

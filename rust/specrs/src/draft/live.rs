@@ -11,8 +11,13 @@
 
 use super::context::{Limits, Match, SEPARATOR, common_suffix, nearest};
 use super::segment::{Segment, context_below};
+use crate::error::Result;
 
 const BLOCK: usize = 64;
+/// Positions per block after a load: room for what is appended.
+const LOADED: usize = 48;
+/// Tokens from which sorting at once beats inserting one by one.
+const SORT_AT_ONCE: usize = 1024;
 const NONE: u32 = u32::MAX;
 /// Distance of the order labels of neighbouring blocks after a relabelling.
 const LABEL_GAP: u64 = 1 << 32;
@@ -71,8 +76,11 @@ impl LiveText {
         self.insert(position, token, before);
     }
 
-    /// Appends tokens in order.
+    /// Appends tokens in order. The first tokens of an empty text are sorted at once if they are many.
     pub fn extend(&mut self, tokens: &[u32]) {
+        if self.text.is_empty() && tokens.len() >= SORT_AT_ONCE && self.load(tokens).is_ok() {
+            return;
+        }
         self.text.reserve(tokens.len());
         self.block_of.reserve(tokens.len());
         for &token in tokens {
@@ -250,6 +258,35 @@ impl LiveText {
         if len + 1 == BLOCK {
             self.split(at);
         }
+    }
+
+    /// Fills an empty text: a suffix array costs less than as many insertions.
+    fn load(&mut self, tokens: &[u32]) -> Result<()> {
+        let mut ended = Vec::with_capacity(tokens.len() + 1);
+        ended.extend_from_slice(tokens);
+        ended.push(SEPARATOR);
+        let segment = Segment::build(ended)?;
+        self.text = tokens.to_vec();
+        self.block_of = vec![NONE; tokens.len()];
+        let chunks = segment.order().chunks(LOADED);
+        let blocks = chunks.len() as u32;
+        self.blocks = Vec::with_capacity(blocks as usize + 64);
+        for (number, chunk) in (0..).zip(chunks) {
+            let mut block = Block {
+                positions: [0; BLOCK],
+                len: chunk.len() as u32,
+                previous: if number == 0 { NONE } else { number - 1 },
+                next: if number + 1 == blocks { NONE } else { number + 1 },
+                label: (u64::from(number) + 1) * LABEL_GAP,
+            };
+            block.positions[..chunk.len()].copy_from_slice(chunk);
+            self.heads.push(Head { token: tokens[chunk[0] as usize], block: number });
+            self.blocks.push(block);
+            for &position in chunk {
+                self.block_of[position as usize] = number;
+            }
+        }
+        Ok(())
     }
 
     fn split(&mut self, at: usize) {
