@@ -9,9 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from specrs._core import __version__
-from specrs.cache import SuffixCache
+from specrs.cache import CacheStore, SuffixCache
 from specrs.errors import SpecrsError
 
+<<<<<<< HEAD
 if TYPE_CHECKING:
     from specrs.generation import Chunk, Generation, Session, Stream, generate, stream
     from specrs.models.loading import load
@@ -54,3 +55,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
+=======
+__all__ = ["CacheStore", "SpecrsError", "SuffixCache", "__version__"]
+>>>>>>> cache

@@ -1,5 +1,9 @@
 """The Rust extension. Everything here is checked, runs without the GIL and never panics into Python."""
 
+import os
+import pathlib
+from typing import final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -34,6 +38,7 @@ def coins(
         Multiples of 2**-53 in [0, 1). Philox4x32-10 (Salmon et al., 2011).
     """
 
+@final
 class SuffixCache:
     """Drafts from text already seen: each request's own prompt and output, and the text of finished requests.
 
@@ -50,11 +55,19 @@ class SuffixCache:
     min_match : int
         Shortest match that votes.
     max_votes : int
-        Most matches that vote, per tier.
+        Most matches that vote: of the request's own text, and of all finished text.
+    max_tokens : int, optional
+        Most tokens of finished text that are kept; the oldest is dropped when there is more.
     """
 
     def __new__(
-        cls, vocab_size: int | None = None, *, max_match: int = 128, min_match: int = 1, max_votes: int = 16
+        cls,
+        vocab_size: int | None = None,
+        *,
+        max_match: int = 128,
+        min_match: int = 1,
+        max_votes: int = 8,
+        max_tokens: int | None = None,
     ) -> SuffixCache: ...
     def start(self, request_id: int, prompt: npt.ArrayLike) -> None:
         """Open a request with its prompt, integers of shape (T,); a known id raises ``RequestError``."""
@@ -70,6 +83,18 @@ class SuffixCache:
 
     def add(self, document: npt.ArrayLike) -> None:
         """Add a document, integers of shape (T,), to the finished text."""
+
+    def add_many(self, tokens: npt.ArrayLike, ptr: npt.ArrayLike) -> None:
+        """Add documents to the finished text: document ``i`` is ``tokens[ptr[i]:ptr[i + 1]]``; ptr has shape (D + 1,)."""
+
+    def compact(self) -> None:
+        """Make one segment of all finished text; drafts are faster then."""
+
+    def evict_to(self, tokens: int) -> None:
+        """Drop the oldest finished text, whole segments at a time, until at most ``tokens`` are left."""
+
+    def count(self, pattern: npt.ArrayLike) -> int:
+        """Return how often a pattern, integers of shape (T,), occurs within documents of the finished text."""
 
     def clear(self) -> None:
         """Forget all finished text; active requests go on."""
@@ -120,6 +145,25 @@ class SuffixCache:
         expected_accepted : float
             Sum of the path probabilities.
         """
+
+    def step(
+        self,
+        request_id: int,
+        tokens: npt.ArrayLike,
+        budget: int,
+        *,
+        shape: str = "chain",
+        min_prob: float = 0.1,
+        eos: npt.ArrayLike | None = None,
+    ) -> tuple[
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+        int,
+        float,
+    ]:
+        """Append ``tokens`` and draft, in one call; arguments and result are those of ``append`` and ``draft``."""
 
     def step_many(
         self,
@@ -339,3 +383,44 @@ def unsafe_linear_ptr(
     threads : int
         Threads to use.
     """
+
+@final
+class CacheStore:
+    """Finished documents in a folder: segment files that processes map, and a manifest replaced by one rename.
+
+    A crash at any byte leaves the old store or the new one. Damaged or foreign files raise ``CorruptFileError``.
+    """
+
+    @staticmethod
+    def create(path: str | os.PathLike[str], fingerprint: str = "") -> CacheStore:
+        """Make an empty store; ``fingerprint`` names the tokenizer (at most 64 printable characters)."""
+
+    @staticmethod
+    def open(path: str | os.PathLike[str], fingerprint: str = "") -> CacheStore:
+        """Open a store; a known ``fingerprint`` must be that of the store, unless that one is unknown."""
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The folder."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The tokenizer's fingerprint; empty when unknown."""
+
+    def add(self, tokens: npt.ArrayLike, ptr: npt.ArrayLike) -> None:
+        """Add documents as one segment: document ``i`` is ``tokens[ptr[i]:ptr[i + 1]]``; ptr has shape (D + 1,)."""
+
+    def add_cache(self, cache: SuffixCache) -> None:
+        """Add all finished text of a cache."""
+
+    def merge(self) -> None:
+        """Make one segment of all, and remove what is no longer named."""
+
+    def inspect(self) -> list[dict[str, str | int]]:
+        """Return name, tokens, documents and bytes of each segment, oldest first."""
+
+    def verify(self) -> list[dict[str, str | int]]:
+        """Check every file in full: checksums, and that the order is one of the text. Returns as ``inspect``."""
+
+    def load_into(self, cache: SuffixCache, *, checksums: bool = True) -> None:
+        """Map all segments and add them to the finished text of a cache."""
