@@ -7,6 +7,8 @@
 //! A rule is a pure function of logits, draft, coins: same inputs, same verdict, whatever the batch around a request.
 //! Every rule here emits exactly the target's law in exact arithmetic unless its documentation says *relaxed*.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod batch;
 mod chain;
 mod coins;
@@ -23,7 +25,7 @@ mod walk;
 pub use batch::{Batch, Coins};
 pub use coins::{RoundKeys, round_coins};
 pub use draw::draw;
-pub use logits::{Bf16, Element, F16, F32, Logits};
+pub use logits::Logits;
 pub use sampling::Sampling;
 pub use scores::{log_probs, top_log_probs};
 

@@ -1,6 +1,6 @@
 //! What is left of the target's law once a rejected candidate's share is taken out.
 
-use super::law::{BLOCK, RowLaw, lane_sum, pick};
+use super::law::{BLOCK, RowLaw, pick};
 use super::logits::Element;
 use super::simd;
 
@@ -41,7 +41,7 @@ pub(crate) fn draw<E: Element>(law: &mut RowLaw<'_, E>, draft_probs: &[f32], coi
                 let mut sum = 0.0;
                 if reader.has_block(block) {
                     let (residual, wrong) = block_residual(reader, draft_probs, block);
-                    sum = lane_sum(&residual);
+                    sum = simd::sum(&residual);
                     bad |= wrong;
                 }
                 sums.push(sum);
