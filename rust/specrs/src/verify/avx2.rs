@@ -118,25 +118,48 @@ pub(super) unsafe fn extremes_32(block: &[f32; BLOCK], low: &mut [i32; 8]) -> i3
     }
 }
 
-/// [`Scale::weight`] of eight logits.
+/// [`Scale::weight`] of four times eight logits, in lockstep: four chains of dependent steps hide each other's latency.
 #[inline(always)]
-unsafe fn weight(logits: __m256, max: __m256, rate: __m256) -> __m256 {
+unsafe fn weight(logits: [__m256; 4], max: __m256, rate: __m256) -> [__m256; 4] {
     // SAFETY: arithmetic on registers; the features are the caller's promise.
     unsafe {
         let shift = _mm256_set1_ps(SHIFT);
-        let below = _mm256_sub_ps(logits, max);
-        let shifted = _mm256_fmadd_ps(below, rate, shift);
-        let fraction = _mm256_fmadd_ps(below, rate, _mm256_sub_ps(shift, shifted));
-        let mut sum = _mm256_set1_ps(EXP2[6]);
-        sum = _mm256_fmadd_ps(sum, fraction, _mm256_set1_ps(EXP2[5]));
-        sum = _mm256_fmadd_ps(sum, fraction, _mm256_set1_ps(EXP2[4]));
-        sum = _mm256_fmadd_ps(sum, fraction, _mm256_set1_ps(EXP2[3]));
-        sum = _mm256_fmadd_ps(sum, fraction, _mm256_set1_ps(EXP2[2]));
-        sum = _mm256_fmadd_ps(sum, fraction, _mm256_set1_ps(EXP2[1]));
-        sum = _mm256_fmadd_ps(sum, fraction, _mm256_set1_ps(EXP2[0]));
-        let bits = _mm256_add_epi32(_mm256_castps_si256(sum), _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted)));
-        _mm256_and_ps(_mm256_castsi256_ps(bits), _mm256_cmp_ps::<_CMP_GE_OQ>(shifted, _mm256_set1_ps(SHIFT - FLUSH)))
+        let below = logits.map(
+            #[inline(always)]
+            |logit| _mm256_sub_ps(logit, max),
+        );
+        let shifted = below.map(
+            #[inline(always)]
+            |below| _mm256_fmadd_ps(below, rate, shift),
+        );
+        let mut fraction = below;
+        for lane in 0..4 {
+            fraction[lane] = _mm256_fmadd_ps(below[lane], rate, _mm256_sub_ps(shift, shifted[lane]));
+        }
+        let mut sum = [_mm256_set1_ps(EXP2[6]); 4];
+        for power in (0..6).rev() {
+            let coefficient = _mm256_set1_ps(EXP2[power]);
+            for lane in 0..4 {
+                sum[lane] = _mm256_fmadd_ps(sum[lane], fraction[lane], coefficient);
+            }
+        }
+        for lane in 0..4 {
+            let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[lane]));
+            let bits = _mm256_add_epi32(_mm256_castps_si256(sum[lane]), exponent);
+            let counts = _mm256_cmp_ps::<_CMP_GE_OQ>(shifted[lane], _mm256_set1_ps(SHIFT - FLUSH));
+            sum[lane] = _mm256_and_ps(_mm256_castsi256_ps(bits), counts);
+        }
+        sum
     }
+}
+
+/// The weights of 32 logits.
+#[inline(always)]
+unsafe fn group_weights<T>(group: &[T; 32], scale: Scale, load: impl Fn(&[T; 8]) -> __m256) -> [__m256; 4] {
+    let eights = group.as_chunks::<8>().0;
+    let logits = [load(&eights[0]), load(&eights[1]), load(&eights[2]), load(&eights[3])];
+    // SAFETY: the features are the caller's promise.
+    unsafe { weight(logits, _mm256_set1_ps(scale.max), _mm256_set1_ps(scale.rate)) }
 }
 
 /// The weights of a block.
@@ -150,11 +173,13 @@ pub(super) unsafe fn weights<T>(
     load: impl Fn(&[T; 8]) -> __m256,
     out: &mut [f32; BLOCK],
 ) {
-    // SAFETY: stores go to the eight lanes of `out` that belong to the loaded ones.
+    // SAFETY: stores go to the 32 entries of `out` that belong to the loaded ones.
     unsafe {
-        let (max, rate) = (_mm256_set1_ps(scale.max), _mm256_set1_ps(scale.rate));
-        for (eight, out) in block.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0) {
-            _mm256_storeu_ps(out.as_mut_ptr(), weight(load(eight), max, rate));
+        for (group, out) in block.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<32>().0) {
+            let weights = group_weights(group, scale, &load);
+            for (weight, out) in weights.into_iter().zip(out.as_chunks_mut::<8>().0) {
+                _mm256_storeu_ps(out.as_mut_ptr(), weight);
+            }
         }
     }
 }
@@ -167,13 +192,10 @@ pub(super) unsafe fn weights<T>(
 pub(super) unsafe fn weight_sum<T>(block: &[T; BLOCK], scale: Scale, load: impl Fn(&[T; 8]) -> __m256) -> f64 {
     // SAFETY: arithmetic on registers; the features are the caller's promise.
     unsafe {
-        let (max, rate) = (_mm256_set1_ps(scale.max), _mm256_set1_ps(scale.rate));
         let (mut low, mut high): (__m256d, __m256d) = (_mm256_setzero_pd(), _mm256_setzero_pd());
         for group in block.as_chunks::<32>().0 {
-            let eights = group.as_chunks::<8>().0;
-            let first = _mm256_add_ps(weight(load(&eights[0]), max, rate), weight(load(&eights[1]), max, rate));
-            let second = _mm256_add_ps(weight(load(&eights[2]), max, rate), weight(load(&eights[3]), max, rate));
-            let four = _mm256_add_ps(first, second);
+            let [a, b, c, d] = group_weights(group, scale, &load);
+            let four = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
             low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(four)));
             high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(four)));
         }
