@@ -385,6 +385,64 @@ impl<'a, E: Element> RowLaw<'a, E> {
         found
     }
 
+    /// All probabilities, 0 for what is cut.
+    pub(crate) fn probs(&self) -> Vec<f32> {
+        let mut probs = vec![0.0; self.row.len()];
+        self.write_probs(&mut probs);
+        probs
+    }
+
+    /// Writes all probabilities.
+    pub(crate) fn write_probs(&self, out: &mut [f32]) {
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            if self.has_block(block) {
+                out.copy_from_slice(&self.block_probs(block)[..out.len()]);
+            } else {
+                out.fill(0.0);
+            }
+        }
+    }
+
+    /// Probability of the most probable token.
+    pub(crate) fn max_prob(&self) -> f32 {
+        self.inverse
+    }
+
+    /// Probability of the k-th most probable token; that of the last kept one if there are fewer.
+    pub(crate) fn kth_prob(&self, k: usize) -> f32 {
+        let logit = self.largest(k).last().map_or(self.scale.max, |last| last.0);
+        self.scale.weight(logit) * self.inverse
+    }
+
+    /// Entropy in nats.
+    pub(crate) fn entropy(&self) -> f64 {
+        let mut moment = 0.0;
+        for block in (0..self.blocks()).filter(|&block| self.has_block(block)) {
+            for (weight, id) in self.weights(block).into_iter().zip(self.block_range(block)) {
+                if weight > 0.0 {
+                    moment += f64::from(weight) * f64::from(E::value(self.row[id]) - self.scale.max);
+                }
+            }
+        }
+        let per_logit = f64::from(self.scale.rate) * std::f64::consts::LN_2;
+        self.sum.ln() - moment * per_logit / self.sum
+    }
+
+    /// The most probable token of weight * target + (1 - weight) * draft, the lowest id among equals.
+    pub(crate) fn mixture_argmax(&self, draft: super::draft_law::LawRow<'_>, weight: f32) -> u32 {
+        let (mut best, mut best_prob) = (0, -1.0);
+        for block in 0..self.blocks() {
+            let draft = draft.block(block * BLOCK).0;
+            for ((target, draft), id) in self.block_probs(block).into_iter().zip(draft).zip(self.block_range(block)) {
+                let mixed = f64::from(weight) * f64::from(target) + (1.0 - f64::from(weight)) * f64::from(draft);
+                if mixed > best_prob {
+                    (best, best_prob) = (id, mixed);
+                }
+            }
+        }
+        best as u32
+    }
+
     /// Lends the thread's residual sums, to be given back by [`Self::return_residual`].
     pub(crate) fn take_residual(&mut self) -> Vec<f64> {
         let mut sums = std::mem::take(&mut self.scratch.residual);
