@@ -7,7 +7,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps,
+    __m256, __m256i, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps,
     _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_setzero_ps,
     _mm256_slli_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
@@ -88,7 +88,7 @@ macro_rules! tile {
                 }
                 for _ in 0..groups {
                     for block in 0..B {
-                        _mm_prefetch::<_MM_HINT_T0>(weight.add(block * stride).cast::<i8>().wrapping_add(ahead));
+                        _mm_prefetch::<_MM_HINT_T1>(weight.add(block * stride).cast::<i8>().wrapping_add(ahead));
                     }
                     step!($name even weight, stride, x, sum);
                     weight = reloaded(weight);
