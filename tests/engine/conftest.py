@@ -38,7 +38,9 @@ def configuration(kind):
         return t.MistralConfig(**SHAPE, sliding_window=WINDOW)
     if kind == "gemma3-mixed":
         layers = ["sliding_attention", "full_attention", "sliding_attention"]
-        return t.Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=WINDOW, layer_types=layers)
+        return t.Gemma3TextConfig(
+            **SHAPE, head_dim=8, sliding_window=WINDOW, layer_types=layers, tie_word_embeddings=False
+        )
     if kind == "gpt2":
         return t.GPT2Config(
             vocab_size=VOCABULARY, n_embd=32, n_layer=3, n_head=4, n_positions=512, bos_token_id=None, eos_token_id=None
@@ -46,12 +48,22 @@ def configuration(kind):
     raise AssertionError(kind)
 
 
+#: Weights are scaled up: a random model at its usual scale writes one token for ever.
+SCALES = {"llama": 12.0, "qwen2": 12.0, "qwen3": 25.0, "mistral-window": 12.0, "gemma3-mixed": 12.0, "gpt2": 12.0}
 KINDS = ("llama", "qwen2", "qwen3", "mistral-window", "gemma3-mixed", "gpt2")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Tiny products are not worth a second thread, least of all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @functools.cache
-def tiny_model(kind, seed=0, scale=3.0):
-    """Weights are scaled up: a random model at its usual scale writes one token for ever."""
+def tiny_model(kind, seed=0):
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
@@ -61,7 +73,7 @@ def tiny_model(kind, seed=0, scale=3.0):
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(scale)
+                parameter.mul_(SCALES[kind])
     model.generation_config.pad_token_id = 0
     return model
 
