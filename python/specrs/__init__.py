@@ -12,13 +12,13 @@ from specrs._core import __version__
 from specrs.cache import CacheStore, SuffixCache
 from specrs.errors import SpecrsError
 
-<<<<<<< HEAD
 if TYPE_CHECKING:
     from specrs.generation import Chunk, Generation, Session, Stream, generate, stream
     from specrs.models.loading import load
     from specrs.report.report import Report
 
 __all__ = [
+    "CacheStore",
     "Chunk",
     "Generation",
     "Report",
@@ -55,6 +55,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
-=======
-__all__ = ["CacheStore", "SpecrsError", "SuffixCache", "__version__"]
->>>>>>> cache
