@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import json
-import math
 import platform
 import statistics
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specrs import _core
 from specrs.compare import explain, first_difference
 from specrs.errors import InvalidInputError
-from specrs.generation import generate, target_cost
+from specrs.generation import stream, target_cost
 from specrs.prompts import encode_prompts
 
 if TYPE_CHECKING:
@@ -48,14 +47,22 @@ class Run:
     method: str
     new_tokens: int
     seconds: float
+    first_tokens: int
+    first_seconds: float
     tokens_per_pass: float | None = None
     acceptance_rate: float | None = None
     identical: bool | None = None
     near_tie: bool | None = None
-    overhead: dict[str, float] = field(default_factory=dict)
+    round_seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def tokens_per_second(self) -> float:
+    def decode_speed(self) -> float:
+        """Tokens per second after the first step, which also reads the prompt and emits ``first_tokens``."""
+        later = self.new_tokens - self.first_tokens
+        return later / (self.seconds - self.first_seconds) if later else self.whole_speed
+
+    @property
+    def whole_speed(self) -> float:
         """New tokens over the whole wall time, prompt reading included."""
         return self.new_tokens / self.seconds
 
@@ -155,13 +162,44 @@ def _our_run(
         options["draft_model"] = draft_model
     if method.endswith("-tree"):
         options["draft_shape"] = "tree"
-    start = time.perf_counter()
-    made = generate(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)
-    seconds = time.perf_counter() - start
+    clock = _Clock()
+    for chunk in (running := stream(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)):
+        clock.tick(len(chunk.ids))
+    made = running.generations[0]
     report = made.report
-    run = Run(prompt.id, prompt.set, method, len(made.ids), seconds, report.tokens_per_pass, report.acceptance_rate)
-    run.overhead = {k: v / max(report.target_passes, 1) for k, v in report.time_split.items() if k != "prefill"}
+    run = clock.run(prompt, method, len(made.ids))
+    run.tokens_per_pass, run.acceptance_rate = report.tokens_per_pass, report.acceptance_rate
+    run.round_seconds = {k: v / max(report.target_passes, 1) for k, v in report.time_split.items() if k != "prefill"}
     return run, made.ids
+
+
+class _Clock:
+    """Times a run: when the first tokens came, how many they were, and when it ended. A streamer for transformers."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._first: float | None = None
+        self._first_tokens = 0
+        self._prompt_seen = False
+
+    def tick(self, tokens: int) -> None:
+        """Note that ``tokens`` tokens came."""
+        if self._first is None:
+            self._first, self._first_tokens = time.perf_counter() - self._start, tokens
+
+    def put(self, value: Any) -> None:
+        """Take tokens from transformers: the prompt first, then what each step brings."""
+        if self._prompt_seen:
+            self.tick(value.numel())
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Take the end of a transformers stream."""
+
+    def run(self, prompt: Prompt, method: str, tokens: int) -> Run:
+        """Return the run that ends now."""
+        seconds = time.perf_counter() - self._start
+        return Run(prompt.id, prompt.set, method, tokens, seconds, self._first_tokens, self._first or seconds)
 
 
 def _peer_run(
@@ -178,7 +216,7 @@ def _peer_run(
     inputs = torch.from_numpy(ids.astype("int64"))[None]
     eos = list(target.eos_token_ids) or None
     with torch.inference_mode():
-        start = time.perf_counter()
+        clock = _Clock()
         out = model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
@@ -186,32 +224,37 @@ def _peer_run(
             max_new_tokens=limit,
             eos_token_id=eos,
             pad_token_id=eos[0] if eos else 0,
+            streamer=clock,
             **options,
         )
-        seconds = time.perf_counter() - start
-    new = out[0, len(ids) :].tolist()
-    return Run(prompt.id, prompt.set, method, len(new), seconds), new
+        new = out[0, len(ids) :].tolist()
+        return clock.run(prompt, method, len(new)), new
 
 
 def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return one row per set and method: medians, and the geometric mean of paired ratios to plain decoding."""
-    rows = []
-    plain: dict[str, list[float]] = {run.prompt: [] for run in runs if run.method == "none"}
+    """Return one row per set and method: medians, and geometric means of paired ratios to plain decoding.
+
+    ``over_plain`` compares decoding speeds after the first step, ``whole_over_plain`` whole wall times.
+    """
+    plain: dict[str, list[Run]] = {}
     for run in runs:
         if run.method == "none":
-            plain[run.prompt].append(run.tokens_per_second)
+            plain.setdefault(run.prompt, []).append(run)
+    rows = []
     for set_, method in dict.fromkeys((run.set, run.method) for run in runs):
         mine = [run for run in runs if (run.set, run.method) == (set_, method)]
-        ratios = [run.tokens_per_second / statistics.median(plain[run.prompt]) for run in mine]
+        ratios = [r.decode_speed / statistics.median(p.decode_speed for p in plain[r.prompt]) for r in mine]
+        whole = [r.whole_speed / statistics.median(p.whole_speed for p in plain[r.prompt]) for r in mine]
         passes = [run.tokens_per_pass for run in mine if run.tokens_per_pass]
         rows.append(
             {
                 "set": set_,
                 "method": method,
                 "prompts": len({run.prompt for run in mine}),
-                "tokens_per_second": statistics.median(run.tokens_per_second for run in mine),
-                "over_plain": math.exp(statistics.fmean(map(math.log, ratios))),
+                "decode_tokens_per_second": statistics.median(run.decode_speed for run in mine),
+                "over_plain": statistics.geometric_mean(ratios),
                 "least_over_plain": min(ratios),
+                "whole_over_plain": statistics.geometric_mean(whole),
                 "tokens_per_pass": statistics.fmean(passes) if passes else None,
                 "identical": sum(bool(run.identical) for run in mine),
                 "near_ties": sum(run.identical is False and bool(run.near_tie) for run in mine),

@@ -83,15 +83,18 @@ def _show_progress(done: int, total: int, what: str) -> None:
 
 
 def _table(summary: list[dict[str, Any]]) -> str:
-    header = ("set", "method", "prompts", "tokens/s", "over plain", "least", "tokens/pass", "identical", "near-ties")
+    header = (
+        "set", "method", "prompts", "decode tok/s", "over plain", "least", "whole", "tokens/pass", "identical", "near-ties",
+    )  # fmt: skip
     rows = [
         (
             row["set"],
             row["method"],
             str(row["prompts"]),
-            f"{row['tokens_per_second']:.2f}",
+            f"{row['decode_tokens_per_second']:.2f}",
             f"{row['over_plain']:.2f}x",
             f"{row['least_over_plain']:.2f}x",
+            f"{row['whole_over_plain']:.2f}x",
             "-" if row["tokens_per_pass"] is None else f"{row['tokens_per_pass']:.2f}",
             f"{row['identical']}/{row['runs']}",
             str(row["near_ties"]),

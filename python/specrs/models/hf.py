@@ -96,8 +96,10 @@ class TransformersTarget:
         acceleration = accelerate(self.model)
         self._fast_forwards = [(m.__dict__, m.__dict__["forward"]) for m in acceleration.replaced.values()]
         acceleration.restore()
-        if self._fast_forwards and self.dtype == torch.bfloat16:
-            self.prefill_chunk = MAX_ROWS  # torch's bfloat16 products are slow for any number of rows here
+        if self._fast_forwards:
+            self.prefill_chunk = (
+                MAX_ROWS  # what the kernels take at once; a prompt's bits do not depend on its cut then
+            )
 
     @property
     def accelerated(self) -> bool:
