@@ -175,7 +175,7 @@ def _patched(module: torch.nn.Linear, original: Callable[[torch.Tensor], torch.T
         ):
             return original(input)
         x = input if input.is_contiguous() else input.contiguous()
-        out = x.new_empty((*shape[:-1], outputs))
+        out = x.new_empty(*shape[:-1], outputs)
         kernel(
             x.data_ptr(),
             weight.data_ptr(),
