@@ -77,6 +77,24 @@ def test_follows_a_change_of_dtype(model):
     assert model.float()(torch.arange(3)).dtype == torch.float32
 
 
+@torch.inference_mode()
+def test_follows_a_resized_weight(model):
+    accelerate(model, when="always")
+    hidden = torch.randn(3, 96).bfloat16()
+    model.head.weight = torch.nn.Parameter(model.head.weight[:200].clone())
+    assert torch.equal(model.head(hidden), torch.nn.functional.linear(hidden, model.head.weight))
+    model.up.bias = None
+    assert torch.equal(model.up(hidden), linear(hidden, model.up.weight))
+
+
+@torch.inference_mode()
+def test_compiles_into_one_graph(model):
+    tokens = torch.arange(9)[None]
+    accelerate(model, when="always")
+    expected = model(tokens)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(tokens), expected)
+
+
 def test_says_what_it_skips(model):
     model.half = torch.nn.Linear(8, 8).half()
     model.elsewhere = torch.nn.Linear(8, 8, device="meta")

@@ -146,6 +146,7 @@ def _patched(module: torch.nn.Linear, original: Callable[[torch.Tensor], torch.T
     outputs, inputs = module.weight.shape
     dtype = module.weight.dtype
     element_size = _ELEMENT_SIZE[dtype]
+    size = outputs * inputs
     most = MAX_ROWS * inputs
     parameters = module._parameters
     openmp = _openmp_address()
@@ -162,20 +163,24 @@ def _patched(module: torch.nn.Linear, original: Callable[[torch.Tensor], torch.T
         weight, bias = parameters["weight"], parameters["bias"]
         shape = input.shape
         count = input.numel()
-        if (
-            count > most
-            or input.dtype is not dtype
-            or shape[-1] != inputs
-            or not input.is_cpu
-            or grad_enabled()
-            or autocast("cpu")
-            or weight is None
-            or weight.dtype is not dtype
-            or not weight.is_cpu
+        # Parameters can be changed under us (a resized vocabulary, another dtype), so each call looks again.
+        if not (
+            count <= most
+            and input.dtype is dtype
+            and shape[-1] == inputs
+            and input.is_cpu
+            and weight is not None
+            and weight.dtype is dtype
+            and weight.is_cpu
+            and weight.numel() == size
+            and weight.is_contiguous()
+            and (bias is None or (bias.dtype is dtype and bias.is_cpu and bias.numel() == outputs))
         ):
             return original(input)
+        if grad_enabled() or autocast("cpu"):
+            return original(input)
         x = input if input.is_contiguous() else input.contiguous()
-        out = x.new_empty((*shape[:-1], outputs))
+        out = x.new_empty(*shape[:-1], outputs)
         kernel(
             x.data_ptr(),
             weight.data_ptr(),

@@ -35,6 +35,7 @@ macro_rules! half {
 /// The same pointer, which the compiler takes for another: it would rather keep what it loaded, for which there is no
 /// register, than load it again.
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block, reason = "no pointer is followed, and `readonly` brings the spills back")]
 fn reloaded<E>(mut pointer: *const E) -> *const E {
     // SAFETY: no instruction at all.
     unsafe { asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) }

@@ -11,8 +11,12 @@ use super::element::Element;
 use super::kernel::{BLOCK_ROWS, GROUP, Kernel, Lanes, TileCall};
 use super::workers::Workers;
 
-/// Weight rows of a chunk: few enough to share evenly, a multiple of every block size.
+/// The most weight rows of a chunk: enough to use the packed rows well.
 const CHUNK: usize = 48;
+/// The least: a multiple of every block size.
+const SMALL_CHUNK: usize = 12;
+/// Chunks to aim for, so that the workers finish together.
+const CHUNKS: usize = 16;
 /// Bytes of packed rows that one pass over inputs keeps in the first-level cache.
 const NEAR_BYTES: usize = 16 << 10;
 /// Weight bytes below which waking the other workers costs more than it saves.
@@ -87,18 +91,19 @@ pub fn run<E: Element>(
             whole_groups: inputs / GROUP,
             pass_groups: groups.div_ceil(groups.div_ceil(longest).max(1)).max(1),
         };
+        let most = (outputs / CHUNKS / SMALL_CHUNK * SMALL_CHUNK).clamp(SMALL_CHUNK, CHUNK);
         let next = AtomicUsize::new(0);
         let work = || {
             SUMS.with_borrow_mut(|sums| {
-                let needed = CHUNK * rows;
+                let needed = most * rows;
                 if sums.len() < needed {
                     sums.resize(needed, Lanes::default());
                 }
-                let mut start = next.fetch_add(CHUNK, Ordering::Relaxed);
+                let mut start = next.fetch_add(most, Ordering::Relaxed);
                 while start < outputs {
-                    let then = next.fetch_add(CHUNK, Ordering::Relaxed);
-                    // SAFETY: the job's pointers match its shape, and `sums` holds CHUNK × rows partial sums.
-                    unsafe { job.chunk(start, CHUNK.min(outputs - start), then, sums.as_mut_ptr()) }
+                    let then = next.fetch_add(most, Ordering::Relaxed);
+                    // SAFETY: the job's pointers match its shape, and `sums` holds `most` × rows partial sums.
+                    unsafe { job.chunk(start, most.min(outputs - start), then, sums.as_mut_ptr()) }
                     start = then;
                 }
             });

@@ -114,3 +114,85 @@ pub fn linear_by<E: Element>(
     driver::run(E::kernel(path), x, weight, bias, out, shape, workers);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uniforms::{Key, Purpose, uniform};
+
+    fn numbers<E: Element>(count: usize, seed: u64) -> Vec<E> {
+        (0..count as u32)
+            .map(|position| Key { seed, request: 0, position, purpose: Purpose::Policy, index: 0 })
+            .map(|key| E::narrow(uniform(key) as f32 * 2.0 - 1.0))
+            .collect()
+    }
+
+    fn product<E: Element>(path: Path, shape: Shape, workers: Workers) -> Vec<E> {
+        let Shape { rows, inputs, outputs } = shape;
+        let (x, weight, bias) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2), numbers(outputs, 3));
+        let mut out = vec![E::default(); rows * outputs];
+        linear_by(path, &x, &weight, Some(&bias), &mut out, shape, workers).expect("shapes fit");
+        out
+    }
+
+    fn bits<E: Element>(values: &[E]) -> Vec<u32> {
+        values.iter().map(|value| value.widen().to_bits()).collect()
+    }
+
+    fn paths_and_rows_agree<E: Element>() {
+        for (inputs, outputs) in [(1, 1), (15, 5), (16, 9), (100, 61), (1200, 13), (0, 3)] {
+            let alone = bits(&product::<E>(Path::Portable, Shape { rows: 1, inputs, outputs }, Workers::Serial));
+            for rows in [1, 2, 3, 4, 5, 6, 7, 11, 17] {
+                let shape = Shape { rows, inputs, outputs };
+                let portable = bits(&product::<E>(Path::Portable, shape, Workers::Serial));
+                assert_eq!(portable[..outputs], alone, "{shape:?}");
+                assert_eq!(bits(&product::<E>(Path::best(), shape, Workers::Threads(3))), portable, "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn paths_and_rows_agree_in_bfloat16() {
+        paths_and_rows_agree::<Bf16>();
+    }
+
+    #[test]
+    fn paths_and_rows_agree_in_float32() {
+        paths_and_rows_agree::<f32>();
+    }
+
+    #[test]
+    fn threads_share_a_large_weight() {
+        let shape = Shape { rows: 3, inputs: 256, outputs: 500 };
+        let serial = bits(&product::<f32>(Path::best(), shape, Workers::Serial));
+        assert_eq!(bits(&product::<f32>(Path::best(), shape, Workers::Threads(3))), serial);
+    }
+
+    #[test]
+    fn narrowing_is_to_nearest_even() {
+        for (value, expected) in [
+            (1.0 + 1.0 / 256.0, 0x3f80),
+            (1.0 + 3.0 / 256.0, 0x3f82),
+            (f32::MAX, 0x7f80),
+            (-0.0, 0x8000),
+            (f32::NEG_INFINITY, 0xff80),
+        ] {
+            assert_eq!(Bf16::narrow(value), Bf16(expected), "{value}");
+        }
+        assert!(Bf16::narrow(f32::from_bits(0x7f80_0001)).widen().is_nan());
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let shape = Shape { rows: 1, inputs: 2, outputs: 3 };
+        let call = |x: &[f32], weight: &[f32], out: &mut [f32], shape| {
+            linear(x, weight, None, out, shape, Workers::Serial).map_err(|error| error.to_string())
+        };
+        assert!(call(&[0.0; 2], &[0.0; 6], &mut [0.0; 3], shape).is_ok());
+        assert!(call(&[0.0; 1], &[0.0; 6], &mut [0.0; 3], shape).is_err_and(|text| text.starts_with("x has 1")));
+        assert!(call(&[0.0; 2], &[0.0; 5], &mut [0.0; 3], shape).is_err_and(|text| text.starts_with("weight has 5")));
+        assert!(call(&[0.0; 2], &[0.0; 6], &mut [0.0; 4], shape).is_err_and(|text| text.starts_with("out has 4")));
+        let wide = Shape { rows: usize::MAX, ..shape };
+        assert!(call(&[], &[0.0; 6], &mut [], wide).is_err_and(|text| text.contains("at most 64 rows")));
+    }
+}
