@@ -115,18 +115,21 @@ class Stream:
         self._chunks = self._run()
 
     def _run(self) -> Iterator[Chunk]:
+        failed: Request | None = None
         try:
             for step in self._steps:
                 text = "".join(step.pieces)
                 if step.request.finish_reason is not None and step.request.text is not None:
                     text += step.request.text.flush()
                 if step.request.finish_reason == "error":
-                    error = NonFiniteLogitsError(
-                        f"the target returned unusable logits (NaN, or no finite value) after "
-                        f"{step.request.generated} new tokens; they are kept in .partial"
-                    )
-                    raise error
-                yield Chunk(self._index[step.request.id], step.tokens, text)
+                    failed = failed or step.request
+                if step.tokens:
+                    yield Chunk(self._index[step.request.id], step.tokens, text)
+            if failed is not None:  # the others have run to their ends: one request's fault is not theirs
+                raise NonFiniteLogitsError(
+                    f"the target returned unusable logits (NaN, or no finite value) for text "
+                    f"{self._index[failed.id]} after {failed.generated} new tokens; all texts are kept in .partial"
+                )
         finally:
             self._steps.close()  # type: ignore[attr-defined]
             for request in self._requests:
