@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -179,7 +178,7 @@ def stream(
     logit_bias: Mapping[int, float] | None = None,
     logits_processor: Sequence[Any] = (),
     seed: int | Sequence[int | None] | None = None,
-    eos_token_id: int | Sequence[int] | None | str = "model",
+    eos_token_id: int | Sequence[int] | str | None = "model",
     stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     logprobs: int | None = None,
@@ -217,30 +216,13 @@ def stream(
     _check_request(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
-    if isinstance(drafter, str):
-        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
-    else:
-        made = drafter
-        if draft_model is not None or draft_shape != "chain":
-            raise InvalidInputError(
-                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
-            )
     seeds = list(seed) if isinstance(seed, (list, tuple)) else [seed] * len(prompts)
-    cost = None
-    # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
-    # clock when somebody asks for a repeatable text.
-    repeatable = made.tokens_are_drawn and temperature > 0 and any(value is not None for value in seeds)
-    if draft_tokens is None and made.name != "none" and not repeatable:
-        cost = target_cost(target)
-    policy = make_policy(made, draft_tokens, cost)
-    recorder = Recorder()
     switches = list(speculate) if isinstance(speculate, (list, tuple)) else [speculate] * len(prompts)
     for name, values in (("seed", seeds), ("speculate", switches)):
         if len(values) != len(prompts):
             raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {len(prompts)}")
-    requests = []
-    for index, ids in enumerate(prompts):
-        sampling = SamplingParams(
+    samplings = [
+        SamplingParams(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
@@ -250,8 +232,30 @@ def stream(
             presence_penalty=presence_penalty,
             logit_bias=dict(logit_bias or {}),
             logits_processors=tuple(logits_processor),
-            seed=seeds[index],
+            seed=one,
         )
+        for one in seeds
+    ]
+    if max_batch < 1:
+        raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
+    if isinstance(drafter, str):
+        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
+    else:
+        made = drafter
+        if draft_model is not None or draft_shape != "chain":
+            raise InvalidInputError(
+                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
+            )
+    cost = None
+    # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
+    # clock when somebody asks for a repeatable text.
+    repeatable = made.tokens_are_drawn and temperature > 0 and any(value is not None for value in seeds)
+    if draft_tokens is None and made.name != "none" and not repeatable:
+        cost = target_cost(target)
+    policy = make_policy(made, draft_tokens, cost)
+    recorder = Recorder()
+    requests = []
+    for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
         for sample in range(n):
             capacity = len(ids) + max_new_tokens + 64
             state, reused = session.take(ids, capacity) if session else (target.new_state(capacity), 0)
@@ -261,7 +265,7 @@ def stream(
                 stops,
                 state,
                 sample=sample,
-                speculate=switches[index],
+                speculate=switch,
                 text=TextStream(target.tokenizer, stops.stop_strings) if target.tokenizer is not None else None,
                 logprobs=logprobs,
             )

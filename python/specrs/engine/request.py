@@ -111,7 +111,7 @@ class Request:
         shared = list(self.sampling.logits_processors)
         try:
             return [p if is_stateless(p) else copy.deepcopy(p) for p in shared]
-        except Exception as error:  # noqa: BLE001 - a foreign class may raise anything from its copy hooks
+        except Exception as error:  # a foreign class may raise anything from its copy hooks
             if self.speculate:
                 warnings.warn(
                     f"a logits processor cannot be copied ({error}), so its state cannot follow a draft: "
