@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from specrs._core import __version__
-from specrs.cache import SuffixCache
+from specrs.cache import CacheStore, SuffixCache
 from specrs.errors import SpecrsError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specrs.report.report import Report
 
 __all__ = [
+    "CacheStore",
     "Chunk",
     "Generation",
     "Report",

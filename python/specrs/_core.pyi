@@ -1,5 +1,9 @@
 """The Rust extension. Everything here is checked, runs without the GIL and never panics into Python."""
 
+import os
+import pathlib
+from typing import final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -34,6 +38,7 @@ def coins(
         Multiples of 2**-53 in [0, 1). Philox4x32-10 (Salmon et al., 2011).
     """
 
+@final
 class SuffixCache:
     """Drafts from text already seen: each request's own prompt and output, and the text of finished requests.
 
@@ -50,11 +55,19 @@ class SuffixCache:
     min_match : int
         Shortest match that votes.
     max_votes : int
-        Most matches that vote, per tier.
+        Most matches that vote: of the request's own text, and of all finished text.
+    max_tokens : int, optional
+        Most tokens of finished text that are kept; the oldest is dropped when there is more.
     """
 
     def __new__(
-        cls, vocab_size: int | None = None, *, max_match: int = 128, min_match: int = 1, max_votes: int = 16
+        cls,
+        vocab_size: int | None = None,
+        *,
+        max_match: int = 128,
+        min_match: int = 1,
+        max_votes: int = 8,
+        max_tokens: int | None = None,
     ) -> SuffixCache: ...
     def start(self, request_id: int, prompt: npt.ArrayLike) -> None:
         """Open a request with its prompt, integers of shape (T,); a known id raises ``RequestError``."""
@@ -70,6 +83,18 @@ class SuffixCache:
 
     def add(self, document: npt.ArrayLike) -> None:
         """Add a document, integers of shape (T,), to the finished text."""
+
+    def add_many(self, tokens: npt.ArrayLike, ptr: npt.ArrayLike) -> None:
+        """Add documents to the finished text: document ``i`` is ``tokens[ptr[i]:ptr[i + 1]]``; ptr has shape (D + 1,)."""
+
+    def compact(self) -> None:
+        """Make one segment of all finished text; drafts are faster then."""
+
+    def evict_to(self, tokens: int) -> None:
+        """Drop the oldest finished text, whole segments at a time, until at most ``tokens`` are left."""
+
+    def count(self, pattern: npt.ArrayLike) -> int:
+        """Return how often a pattern, integers of shape (T,), occurs within documents of the finished text."""
 
     def clear(self) -> None:
         """Forget all finished text; active requests go on."""
@@ -120,6 +145,25 @@ class SuffixCache:
         expected_accepted : float
             Sum of the path probabilities.
         """
+
+    def step(
+        self,
+        request_id: int,
+        tokens: npt.ArrayLike,
+        budget: int,
+        *,
+        shape: str = "chain",
+        min_prob: float = 0.1,
+        eos: npt.ArrayLike | None = None,
+    ) -> tuple[
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+        int,
+        float,
+    ]:
+        """Append ``tokens`` and draft, in one call; arguments and result are those of ``append`` and ``draft``."""
 
     def step_many(
         self,
@@ -190,6 +234,10 @@ def verify(
     accept_coins: npt.NDArray[np.float64],
     emit_coins: npt.NDArray[np.float64],
     draft_probs: npt.NDArray[np.float32] | None = None,
+    draft_rows: npt.NDArray[np.int64] | None = None,
+    draft_ids: npt.NDArray[np.uint32] | None = None,
+    draft_ptr: npt.NDArray[np.int64] | None = None,
+    one_hot: bool = False,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
     """Verify the drafts of B requests with N nodes in total over R = B + N logit rows.
 
@@ -206,17 +254,28 @@ def verify(
         Draft tokens; request b's start at row_ptr[b] - b.
     parents : array of int32, shape (N,)
         Parent within the request, -1 for the anchor; parents come before children.
-    rule : {'greedy_or_fixed', 'chain'}
+    rule : {'greedy_or_fixed', 'chain', 'block', 'specinfer', 'without_replacement', 'spectr'}
         Exact rules. 'greedy_or_fixed' takes what plain decoding takes with the row's emit coin and descends while the
-        draft has it. 'chain' is rejection sampling (arXiv 2211.17192) with ``draft_probs``.
+        draft has it. 'chain' is rejection sampling (arXiv 2211.17192), 'block' block verification (2403.10444), both
+        for chains. The others are for trees whose siblings were sampled from one law: independently ('specinfer',
+        2305.09781; 'spectr', 2310.15141) or without replacement (2402.12374).
     temperature, top_p, min_p : array of float32, shape (B,)
         0, 1 and 0 mean greedy, off and off.
     top_k : array of int32, shape (B,)
         0 means off.
     accept_coins, emit_coins : array of float64, shape (R,)
-        In [0, 1). A row's accept coin decides about its children, its emit coin draws its token.
-    draft_probs : array of float32, shape (N, V_draft), optional
-        The law that each node's token was drawn from; ids it does not cover have probability 0.
+        In [0, 1). A row's emit coin draws its token. Its accept coin decides about its child ('chain', 'block'), or
+        about the row's own node (rules for siblings; see ``round_coins`` with ``parents``).
+    draft_probs : array of float32, shape (M, V_draft) or, for a sparse law, (E,), optional
+        The laws the tokens were drawn from; ids they do not cover have probability 0.
+    draft_rows : array of int64, shape (N,), optional
+        Row of ``draft_probs`` for each node; by default node i has row i.
+    draft_ids : array of uint32, shape (E,), optional
+        Ids of a sparse law, ascending within a row.
+    draft_ptr : array of int64, shape (M + 1,), optional
+        Row r of a sparse law is draft_ptr[r] .. draft_ptr[r + 1].
+    one_hot : bool
+        The tokens were chosen with certainty (instead of ``draft_probs``).
 
     Returns
     -------
@@ -228,6 +287,55 @@ def verify(
     status : array of uint8, shape (B,)
         0 ok; 1 empty residual, drew from the target's law; 2 unusable target row, path ends there; 3 unusable draft
         row, drew from the target's law; 4 draft token in neither vocabulary, cut there.
+    """
+
+def verify_relaxed(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
+    dtype: str,
+    row_ptr: npt.NDArray[np.int64],
+    tokens: npt.NDArray[np.uint32],
+    parents: npt.NDArray[np.int32],
+    rule: str,
+    knobs: npt.NDArray[np.float32],
+    temperature: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int32],
+    top_p: npt.NDArray[np.float32],
+    min_p: npt.NDArray[np.float32],
+    accept_coins: npt.NDArray[np.float64],
+    emit_coins: npt.NDArray[np.float64],
+    draft_probs: npt.NDArray[np.float32] | None = None,
+    draft_rows: npt.NDArray[np.int64] | None = None,
+    draft_ids: npt.NDArray[np.uint32] | None = None,
+    draft_ptr: npt.NDArray[np.int64] | None = None,
+    one_hot: bool = False,
+    beyond_support: bool = False,
+    budget: npt.NDArray[np.float64] | None = None,
+) -> tuple[
+    tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint32], npt.NDArray[np.uint8]],
+    npt.NDArray[np.float64],
+]:
+    """Verify chains under a relaxed rule: the output law is *not* the target's.
+
+    Parameters
+    ----------
+    rule : str
+        'ensemble' (knobs: target weight per node), 'lenience' (l), 'typical' (epsilon, delta), 'top_k' (k), 'cascade'
+        (alpha), 'fuzzy_total_variation', 'fuzzy_jensen_shannon' or 'fuzzy_kullback_leibler' (threshold).
+    knobs : array of float32
+        See ``rule``.
+    beyond_support : bool
+        Whether tokens that the target's law excludes may stand.
+    budget : array of float64, shape (B,), optional
+        Bias that each request may still gather; a position that would exceed it is verified exactly.
+
+    Other parameters are those of ``verify``.
+
+    Returns
+    -------
+    verdict : tuple
+        As ``verify`` returns it.
+    bias : array of float64, shape (B,)
+        Total-variation distance gathered over the tested positions of this round.
     """
 
 def round_coins(
@@ -339,3 +447,44 @@ def unsafe_linear_ptr(
     threads : int
         Threads to use.
     """
+
+@final
+class CacheStore:
+    """Finished documents in a folder: segment files that processes map, and a manifest replaced by one rename.
+
+    A crash at any byte leaves the old store or the new one. Damaged or foreign files raise ``CorruptFileError``.
+    """
+
+    @staticmethod
+    def create(path: str | os.PathLike[str], fingerprint: str = "") -> CacheStore:
+        """Make an empty store; ``fingerprint`` names the tokenizer (at most 64 printable characters)."""
+
+    @staticmethod
+    def open(path: str | os.PathLike[str], fingerprint: str = "") -> CacheStore:
+        """Open a store; a known ``fingerprint`` must be that of the store, unless that one is unknown."""
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The folder."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The tokenizer's fingerprint; empty when unknown."""
+
+    def add(self, tokens: npt.ArrayLike, ptr: npt.ArrayLike) -> None:
+        """Add documents as one segment: document ``i`` is ``tokens[ptr[i]:ptr[i + 1]]``; ptr has shape (D + 1,)."""
+
+    def add_cache(self, cache: SuffixCache) -> None:
+        """Add all finished text of a cache."""
+
+    def merge(self) -> None:
+        """Make one segment of all, and remove what is no longer named."""
+
+    def inspect(self) -> list[dict[str, str | int]]:
+        """Return name, tokens, documents and bytes of each segment, oldest first."""
+
+    def verify(self) -> list[dict[str, str | int]]:
+        """Check every file in full: checksums, and that the order is one of the text. Returns as ``inspect``."""
+
+    def load_into(self, cache: SuffixCache, *, checksums: bool = True) -> None:
+        """Map all segments and add them to the finished text of a cache."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import gc
 import json
 import math
@@ -196,7 +196,7 @@ def _peer_run(
 def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one row per set and method: medians, and the geometric mean of paired ratios to plain decoding."""
     rows = []
-    plain = {run.prompt: [] for run in runs if run.method == "none"}
+    plain: dict[str, list[float]] = {run.prompt: [] for run in runs if run.method == "none"}
     for run in runs:
         if run.method == "none":
             plain[run.prompt].append(run.tokens_per_second)
@@ -230,7 +230,7 @@ def environment(target: Any) -> dict[str, Any]:
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "specrs": _core.__version__,
         "build": _core.BUILD_PROFILE,
         "python": platform.python_version(),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from specrs._core import SuffixCache
+from specrs._core import CacheStore, SuffixCache
 
-__all__ = ["SuffixCache"]
+__all__ = ["CacheStore", "SuffixCache"]

@@ -1,4 +1,4 @@
-"""Compare a method with plain decoding under identical parameters: first differing token, and whether it was a near-tie."""
+"""Hold a method against plain decoding under identical parameters: where do they part, and was it a near-tie."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ def explain(model: TargetModel, prompt: TokenArray, plain: list[int], method: li
         # As nodes of a chain below an anchor, so that each row passes through the output head, as in a round.
         tail = text[-wide:]
         rows.append(model.score([state], [tail[:1]], Draft.chains([tail[1:]])).logits[-1])
-    values = [tuple(float(row[t]) if t is not None else float("nan") for t in (a, b)) for row in rows]
+
+    def logit(row: Any, token: int | None) -> float:
+        return float("nan") if token is None else float(row[token])
+
+    values = [(logit(row, a), logit(row, b)) for row in rows]
     largest = max(abs(v) for pair in values for v in pair if v == v) if a is not None or b is not None else 0.0
     bound = NEAR_TIE_ULPS * EPSILON.get(str(rows[0].dtype), 2.0**-23) * max(largest, 1.0)
     gaps = [abs(x - y) for x, y in values]

@@ -216,11 +216,8 @@ def stream(
     _check_request(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
-    seeds = list(seed) if isinstance(seed, (list, tuple)) else [seed] * len(prompts)
-    switches = list(speculate) if isinstance(speculate, (list, tuple)) else [speculate] * len(prompts)
-    for name, values in (("seed", seeds), ("speculate", switches)):
-        if len(values) != len(prompts):
-            raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {len(prompts)}")
+    seeds = _per_prompt("seed", seed, len(prompts))
+    switches = _per_prompt("speculate", speculate, len(prompts))
     samplings = [
         SamplingParams(
             temperature=temperature,
@@ -385,6 +382,14 @@ def target_cost(target: TargetModel) -> Any:
         target.cost_table = table  # type: ignore[attr-defined]
         target.plain_step_seconds = table.seconds(1)  # type: ignore[attr-defined]
     return table
+
+
+def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
+    """Return one value per prompt from one for all or one for each."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * prompts
+    if len(values) != prompts:
+        raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {prompts}")
+    return values
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -80,8 +80,12 @@ def law(arguments: argparse.Namespace) -> dict[str, Any]:
 def load_models(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Load the target, and the draft model or None."""
     from specrs.models import progress
-    from specrs.models.loading import load
+    from specrs.models.loading import load, require_hf
 
+    require_hf()
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # our own line says what is being loaded
     options = {"dtype": arguments.dtype, "device": arguments.device, "accelerate": not arguments.no_accelerate}
     with progress.terminal() as show:
         target = load(arguments.model, threads=arguments.threads, progress=show, **options)

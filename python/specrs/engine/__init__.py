@@ -1,0 +1,1 @@
+"""The round and what surrounds it: requests, laws, stops, text."""

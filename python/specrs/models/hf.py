@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,19 @@ AttentionInterface.register(ATTENTION_NAME, packed_tree_attention)
 CROPPABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
 #: Rotary schemes that change with the length of the text; exact only while the text is short enough.
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+#: Settings of a generation configuration, besides the repetition penalty, that change even a greedy text.
+_LAW_SETTINGS = (
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "sequence_bias",
+    "guidance_scale",
+    "exponential_decay_length_penalty",
+)
 
 
 class TransformersTarget:
@@ -64,10 +78,10 @@ class TransformersTarget:
             raise UnsupportedModelError(f"expected a transformers PreTrainedModel, got {type(model).__name__}")
         self._config = model.config.get_text_config(decoder=True)
         _refuse_unsupported(model, self._config)
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.vocab_size = _head_width(model)
         self.max_context = _max_context(self._config)
         self.eos_token_ids = _eos_token_ids(model)
-        self.default_repetition_penalty = float(getattr(model.generation_config, "repetition_penalty", None) or 1.0)
+        self.default_repetition_penalty = _repetition_penalty(model)
         self._layers = int(self._config.num_hidden_layers)
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -215,8 +229,13 @@ def _refuse_unsupported(model: PreTrainedModel, config: Any) -> None:
         raise UnsupportedModelError(f"{kind} attends to later tokens; specrs drives causal models")
     if not getattr(model, "_supports_attention_backend", False):
         raise UnsupportedModelError(f"{kind} does not use the attention interface of transformers, which specrs needs")
-    if model.get_output_embeddings() is None:
-        raise UnsupportedModelError(f"{kind} has no output head; expected a causal language model")
+
+
+def _head_width(model: Any) -> int:
+    head = model.get_output_embeddings()
+    if head is None:
+        raise UnsupportedModelError(f"{type(model).__name__} has no output head; expected a causal language model")
+    return int(head.weight.shape[0])
 
 
 def _max_context(config: Any) -> int | None:
@@ -237,3 +256,23 @@ def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
     if configured is None:
         return ()
     return tuple(int(i) for i in np.atleast_1d(np.asarray(configured)) if int(i) >= 0)  # -1 stands for none
+
+
+def _repetition_penalty(model: PreTrainedModel) -> float:
+    """Return the repetition penalty of the model's own generation configuration, which plain greedy decoding uses too.
+
+    Other settings there that would change the law are named in one warning, for they are not applied.
+    """
+    configured = model.generation_config
+    ignored = {
+        name: value
+        for name in _LAW_SETTINGS
+        if (value := getattr(configured, name, None)) not in (None, 0, 0.0, 1.0, [], ())
+    }
+    if ignored:
+        warnings.warn(
+            f"the generation configuration of {type(model).__name__} sets {ignored}, which specrs does not apply by "
+            "itself; pass the matching logits_processor",
+            stacklevel=4,
+        )
+    return float(getattr(configured, "repetition_penalty", None) or 1.0)

@@ -45,7 +45,7 @@ def load(
     tokenizer : object, optional
         Default: the one that lies beside the model. A loaded model without one takes and gives bare ids.
     dtype : {'float32', 'bfloat16', 'float16'}, optional
-        Default: as the model was saved.
+        Default: as the model was saved; bfloat16 for a GGUF file.
     device : str, optional
         As torch names it. Default: the CPU.
     threads : int, optional
@@ -101,37 +101,23 @@ def _from_disk(name: str, dtype: str | None, options: dict[str, Any], progress: 
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from specrs.models import catalog
-    from specrs.models.convert import ensure
+    from specrs.models.catalog import CATALOG
+    from specrs.models.convert import ensure, load_gguf
 
-    where: dict[str, Any] = {}
-    if name in catalog.CATALOG:
-        path = str(ensure(name, progress=progress))
-        dtype = dtype or catalog.CATALOG[name].dtype
-    elif name.endswith(".gguf"):
-        file = Path(name)
-        if not file.is_file():
-            raise ModelNotFoundError(f"no GGUF file at {name!r}")
-        path, where = str(file.parent), {"gguf_file": file.name}
-        options = {**_dense_gguf(), **options}
-    else:
-        path = name
-        if ("/" in name or name.startswith(".")) and Path(name).is_absolute() and not Path(name).is_dir():
-            raise ModelNotFoundError(f"no model folder at {name!r}")
+    if name.endswith(".gguf"):
+        if options:
+            raise InvalidInputError(f"a GGUF file takes no loading options, got {', '.join(sorted(options))}")
+        made: tuple[Any, Any] = load_gguf(Path(name), dtype=dtype or "bfloat16")
+        return made
+    path = str(ensure(name, progress=progress)) if name in CATALOG else name
+    if Path(name).is_absolute() and not Path(name).is_dir():
+        raise ModelNotFoundError(f"no model folder at {name!r}")
     options = {"dtype": "auto" if dtype is None else getattr(torch, dtype), **options}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **where)
-        model = AutoModelForCausalLM.from_pretrained(path, **where, **options)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
-        near = difflib.get_close_matches(name, catalog.CATALOG, 1)
+        near = difflib.get_close_matches(name, CATALOG, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ModelNotFoundError(f"no model could be loaded from {name!r}{hint} ({error})") from error
     return model, tokenizer
-
-
-def _dense_gguf() -> dict[str, Any]:
-    """Options that unpack a GGUF file's weights: packed ones score several rows no faster than one by one."""
-    import transformers
-
-    config = getattr(transformers, "GgufConfig", None)
-    return {} if config is None else {"quantization_config": config(dequantize=True)}

@@ -1,4 +1,4 @@
-"""Do two tokenizers mean the same text by the same ids?"""
+"""Whether two tokenizers mean the same text by the same ids."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""How much to draft and how much of the draft to score."""

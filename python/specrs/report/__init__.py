@@ -1,0 +1,1 @@
+"""What a run cost and what speculation brought."""

@@ -94,10 +94,10 @@ def make_report(
     passes = sum(c.rounds for c in counts)
     drafted, accepted = sum(c.drafted for c in counts), sum(c.accepted for c in counts)
     emitted = sum(request.generated for request in requests)
-    lengths, reached, accepted_at, sources = (
-        sum((getattr(c, name) for c in counts), Counter())
-        for name in ("accepted_lengths", "reached", "accepted_at", "by_source")
-    )
+    lengths = sum((c.accepted_lengths for c in counts), Counter[int]())
+    reached = sum((c.reached for c in counts), Counter[int]())
+    accepted_at = sum((c.accepted_at for c in counts), Counter[int]())
+    sources = sum((c.by_source for c in counts), Counter[str]())
     split = dict(recorder.seconds)
     split["other"] = max(0.0, recorder.total_seconds - sum(split.values()))
     speed = recorder.decode_emitted / recorder.decode_seconds if recorder.decode_emitted else None

@@ -2,7 +2,7 @@
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use specrs::draft::{CacheOptions, Draft, DraftOptions, Shape, StepDrafts};
+use specrs::draft::{CacheOptions, Draft, DraftOptions, HistoryOptions, Shape, StepDrafts};
 
 use crate::enter::{enter, invalid};
 
@@ -87,19 +87,28 @@ fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
 /// Drafts from text already seen: the requests' own, and that of finished ones.
 #[pyclass(frozen, module = "specrs._core")]
 pub struct SuffixCache {
-    cache: specrs::draft::SuffixCache,
+    pub(crate) cache: specrs::draft::SuffixCache,
 }
 
 #[pymethods]
 impl SuffixCache {
     #[new]
-    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 16))]
-    fn new(py: Python<'_>, vocab_size: Option<u32>, max_match: i64, min_match: i64, max_votes: i64) -> PyResult<Self> {
+    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 8, max_tokens = None))]
+    fn new(
+        py: Python<'_>,
+        vocab_size: Option<u32>,
+        max_match: i64,
+        min_match: i64,
+        max_votes: i64,
+        max_tokens: Option<i64>,
+    ) -> PyResult<Self> {
+        let max_tokens = max_tokens.map(|most| count_of(py, "max_tokens", most)).transpose()?;
         let options = CacheOptions {
             max_match: count_of(py, "max_match", max_match)?,
             min_match: count_of(py, "min_match", min_match)?,
             max_votes: count_of(py, "max_votes", max_votes)?,
             vocab_size,
+            history: HistoryOptions { max_tokens: max_tokens.map(|most| most as u64), ..HistoryOptions::default() },
             ..CacheOptions::default()
         };
         Ok(Self { cache: enter(py, || specrs::draft::SuffixCache::new(options))? })
@@ -129,11 +138,62 @@ impl SuffixCache {
         enter(py, || self.cache.add(&document))
     }
 
+    fn add_many(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>, ptr: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (tokens, ptr) = documents_of(py, tokens, ptr)?;
+        enter(py, || self.cache.add_many(&tokens, &ptr))
+    }
+
+    fn compact(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.cache.compact())
+    }
+
+    fn evict_to(&self, py: Python<'_>, tokens: i64) -> PyResult<()> {
+        let tokens = count_of(py, "tokens", tokens)? as u64;
+        enter(py, || {
+            self.cache.evict_to(tokens);
+            Ok(())
+        })
+    }
+
+    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let pattern = tokens_of(py, pattern)?;
+        enter(py, || self.cache.count(&pattern))
+    }
+
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         enter(py, || {
             self.cache.clear();
             Ok(())
         })
+    }
+
+    #[pyo3(signature = (request_id, tokens, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        request_id: i64,
+        tokens: &Bound<'py, PyAny>,
+        budget: i64,
+        shape: &str,
+        min_prob: f32,
+        eos: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<DraftArrays<'py>> {
+        let tokens = tokens_of(py, tokens)?;
+        let eos = eos.map_or(Ok(Vec::new()), |eos| tokens_of(py, eos))?;
+        let options = DraftOptions {
+            budget: count_of(py, "budget", budget)?,
+            shape: shape_of(py, shape)?,
+            min_prob: min_prob_of(py, min_prob)?,
+            eos: &eos,
+            vocab_size: u32::MAX,
+        };
+        let drafted = enter(py, || {
+            let mut out = Draft::default();
+            self.cache.step(request_id, &tokens, &options, &mut out)?;
+            Ok(out)
+        })?;
+        Ok(arrays_of(py, drafted))
     }
 
     #[pyo3(signature = (request_id, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
@@ -159,15 +219,7 @@ impl SuffixCache {
             self.cache.draft(request_id, &options, &mut out)?;
             Ok(out)
         })?;
-        let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = drafted;
-        Ok((
-            tokens.into_pyarray(py),
-            parents.into_pyarray(py),
-            depths.into_pyarray(py),
-            confidence.into_pyarray(py),
-            match_length,
-            expected_accepted,
-        ))
+        Ok(arrays_of(py, drafted))
     }
 
     #[pyo3(signature = (request_ids, new_tokens, new_ptr, budget, *, shape = "chain", min_prob = 0.1, eos = None, threads = 1))]
@@ -224,6 +276,7 @@ impl SuffixCache {
             ("active_bytes", stats.active_bytes),
             ("cached_documents", stats.cached_documents),
             ("cached_tokens", stats.cached_tokens),
+            ("segments", stats.segments),
             ("cached_bytes", stats.cached_bytes),
         ]
         .into())
@@ -235,6 +288,27 @@ impl SuffixCache {
             Ok(stats.active_bytes + stats.cached_bytes)
         })
     }
+}
+
+/// Documents, one after the other, and where each starts.
+pub fn documents_of(
+    py: Python<'_>,
+    tokens: &Bound<'_, PyAny>,
+    ptr: &Bound<'_, PyAny>,
+) -> PyResult<(Vec<u32>, Vec<i64>)> {
+    Ok((tokens_of(py, tokens)?, integers_of(py, "ptr", ptr)?))
+}
+
+fn arrays_of(py: Python<'_>, draft: Draft) -> DraftArrays<'_> {
+    let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = draft;
+    (
+        tokens.into_pyarray(py),
+        parents.into_pyarray(py),
+        depths.into_pyarray(py),
+        confidence.into_pyarray(py),
+        match_length,
+        expected_accepted,
+    )
 }
 
 /// A 1-D array of integers that are not tokens.

@@ -6,6 +6,7 @@ mod build;
 mod draft;
 mod enter;
 mod linear;
+mod store;
 mod uniforms;
 mod verify;
 
@@ -17,5 +18,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     draft::register(m)?;
     uniforms::register(m)?;
     verify::register(m)?;
-    linear::register(m)
+    linear::register(m)?;
+    store::register(m)
 }

@@ -4,9 +4,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::context::{Limits, Match, SEPARATOR};
+use super::context::{Limits, Match, SEPARATOR, check_documents, check_tokens};
+use super::evidence::Odds;
+use super::follow::{Candidate, Follow, Texts};
+use super::history::{Found, History, HistoryOptions};
 use super::live::LiveText;
-use super::vote::{Draft, DraftOptions, Evidence, Vote, Workspace, draft};
+use super::segment::Segment;
+use super::step::StepDrafts;
+use super::vote::{Draft, DraftOptions, Vote, Workspace, draft};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How a cache looks for matches.
@@ -20,13 +25,22 @@ pub struct CacheOptions {
     pub max_votes: usize,
     /// Ids at or above it are never drafted; none means that every id is.
     pub vocab_size: Option<u32>,
+    /// Bounds of the finished text.
+    pub history: HistoryOptions,
     /// What a match of some length is worth.
-    pub evidence: Evidence,
+    pub odds: Odds,
 }
 
 impl Default for CacheOptions {
     fn default() -> Self {
-        Self { max_match: 128, min_match: 1, max_votes: 16, vocab_size: None, evidence: Evidence::default() }
+        Self {
+            max_match: 128,
+            min_match: 1,
+            max_votes: 8,
+            vocab_size: None,
+            history: HistoryOptions::default(),
+            odds: Odds::default(),
+        }
     }
 }
 
@@ -41,47 +55,44 @@ pub struct CacheStats {
     pub cached_documents: usize,
     /// Tokens of kept documents.
     pub cached_tokens: usize,
+    /// Segments that hold them, the live tier left out.
+    pub segments: usize,
     /// Bytes held by requests.
     pub active_bytes: usize,
     /// Bytes held by kept documents.
     pub cached_bytes: usize,
 }
 
-/// The drafts of many requests, one after the other.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepDrafts {
-    /// All nodes; parents count from the start of their own request's nodes.
-    pub nodes: Draft,
-    /// Where each request's nodes start; one more entry than requests.
-    pub row_ptr: Vec<i64>,
-    /// Longest match of each request.
-    pub match_lengths: Vec<i32>,
-    /// Expected accepted tokens of each request.
-    pub expected: Vec<f32>,
-}
-
 struct Request {
     live: LiveText,
-}
-
-#[derive(Default)]
-struct Shared {
-    live: LiveText,
-    documents: usize,
+    follow: Follow,
 }
 
 /// Requests being written and the finished text behind them; every method may be called from any thread.
 pub struct SuffixCache {
     options: CacheOptions,
     requests: RwLock<HashMap<i64, Arc<Mutex<Request>>>>,
-    shared: RwLock<Shared>,
+    history: RwLock<History>,
+}
+
+struct Sources<'a> {
+    own: &'a [u32],
+    history: &'a History,
+}
+
+impl Texts for Sources<'_> {
+    fn text(&self, source: u64) -> Option<&[u32]> {
+        if source == 0 { Some(self.own) } else { self.history.text(source) }
+    }
 }
 
 #[derive(Default)]
 struct Scratch {
     work: Workspace,
     own: Vec<Match>,
-    shared: Vec<Match>,
+    found: Vec<Match>,
+    history: Vec<Found>,
+    candidates: Vec<Candidate>,
 }
 
 thread_local! {
@@ -100,13 +111,6 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn check_tokens(tokens: &[u32]) -> Result<()> {
-    match tokens.iter().position(|&token| token == SEPARATOR) {
-        None => Ok(()),
-        Some(at) => Err(Error::invalid(format!("token ids must be at most 4294967294, got {SEPARATOR} at index {at}"))),
-    }
-}
-
 impl SuffixCache {
     /// An empty cache.
     ///
@@ -119,7 +123,8 @@ impl SuffixCache {
                 options.max_match, options.min_match, options.max_votes
             )));
         }
-        Ok(Self { options, requests: RwLock::default(), shared: RwLock::default() })
+        let history = RwLock::new(History::new(options.history)?);
+        Ok(Self { options, requests: RwLock::default(), history })
     }
 
     fn request(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
@@ -140,7 +145,7 @@ impl SuffixCache {
         }
         let mut live = LiveText::new();
         live.extend(prompt);
-        let request = Arc::new(Mutex::new(Request { live }));
+        let request = Arc::new(Mutex::new(Request { live, follow: Follow::default() }));
         match write(&self.requests).entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => Err(active()),
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -195,16 +200,68 @@ impl SuffixCache {
         if document.is_empty() {
             return Ok(());
         }
-        let mut shared = write(&self.shared);
-        shared.live.extend(document);
-        shared.live.end_document();
-        shared.documents += 1;
-        Ok(())
+        write(&self.history).add(document)
+    }
+
+    /// Adds documents: document `i` is `tokens[ptr[i]..ptr[i + 1]]`.
+    ///
+    /// # Errors
+    /// If a token is out of range or `ptr` does not rise from 0 to the number of tokens.
+    pub fn add_many(&self, tokens: &[u32], ptr: &[i64]) -> Result<()> {
+        if tokens.len() >= self.options.history.seal_tokens {
+            // The long part, before any lock is taken.
+            let segment = Arc::new(Segment::from_documents(tokens, ptr)?);
+            return write(&self.history).add_segment(segment);
+        }
+        check_documents(tokens, ptr)?;
+        let mut history = write(&self.history);
+        ptr.windows(2).try_for_each(|ends| history.add(&tokens[ends[0] as usize..ends[1] as usize]))
+    }
+
+    /// Adds segments, opened from a store for instance, as the newest.
+    ///
+    /// # Errors
+    /// If a merge that was due failed.
+    pub fn add_segments(&self, segments: impl IntoIterator<Item = Arc<Segment>>) -> Result<()> {
+        let mut history = write(&self.history);
+        segments.into_iter().try_for_each(|segment| history.add_segment(segment))
+    }
+
+    /// All finished text as segments, oldest first.
+    ///
+    /// # Errors
+    /// If a merge that was due failed.
+    pub fn segments(&self) -> Result<Vec<Arc<Segment>>> {
+        let mut history = write(&self.history);
+        history.seal()?;
+        Ok(history.segments())
+    }
+
+    /// Makes one segment of all finished text; drafts are faster then.
+    ///
+    /// # Errors
+    /// If it does not fit into one.
+    pub fn compact(&self) -> Result<()> {
+        write(&self.history).compact()
+    }
+
+    /// Drops the oldest finished text, whole segments at a time, until at most `tokens` are left.
+    pub fn evict_to(&self, tokens: u64) {
+        write(&self.history).evict_to(tokens);
+    }
+
+    /// How often `pattern` occurs in finished text.
+    ///
+    /// # Errors
+    /// If a token is out of range.
+    pub fn count(&self, pattern: &[u32]) -> Result<usize> {
+        check_tokens(pattern)?;
+        Ok(read(&self.history).count(pattern))
     }
 
     /// Forgets all finished text. Active requests go on.
     pub fn clear(&self) {
-        *write(&self.shared) = Shared::default();
+        write(&self.history).clear();
     }
 
     /// Drafts for one request.
@@ -213,37 +270,52 @@ impl SuffixCache {
     /// If the id is unknown.
     pub fn draft(&self, id: i64, options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
         let request = self.request(id)?;
-        let request = lock(&request);
-        self.draft_for(&request, options, out);
+        self.draft_for(&mut lock(&request), options, out);
         Ok(())
     }
 
-    fn draft_for(&self, request: &Request, options: &DraftOptions<'_>, out: &mut Draft) {
+    /// Appends committed tokens and drafts, for one request.
+    ///
+    /// # Errors
+    /// If the id is unknown, or a token is out of range.
+    pub fn step(&self, id: i64, tokens: &[u32], options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
+        check_tokens(tokens)?;
+        let request = self.request(id)?;
+        let mut request = lock(&request);
+        request.live.extend(tokens);
+        self.draft_for(&mut request, options, out);
+        Ok(())
+    }
+
+    fn draft_for(&self, request: &mut Request, options: &DraftOptions<'_>, out: &mut Draft) {
         let limits = Limits {
             matches: self.options.max_votes,
             min_length: self.options.min_match,
             max_length: self.options.max_match,
         };
-        let shared = read(&self.shared);
+        let history = read(&self.history);
         let options = &DraftOptions {
             vocab_size: options.vocab_size.min(self.options.vocab_size.unwrap_or(SEPARATOR)),
             ..*options
         };
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.own.clear();
-            scratch.shared.clear();
+            scratch.history.clear();
             let text = request.live.text();
             request.live.matches_of_end(limits, &mut scratch.own);
-            shared.live.matches_of(text, limits, &mut scratch.shared);
-            let vote = |text, found: &Match| Vote {
-                continuation: &<[u32]>::as_ref(text)[found.position as usize + 1..],
-                length: found.length,
-                scale: 1.0,
-            };
-            let mut votes: Vec<Vote<'_>> = Vec::with_capacity(2 * limits.matches);
-            votes.extend(scratch.own.iter().map(|found| vote(text, found)));
-            votes.extend(scratch.shared.iter().map(|found| vote(shared.live.text(), found)));
-            draft(&votes, &self.options.evidence, options, &mut scratch.work, out);
+            history.matches_of(text, limits, &mut scratch.found, &mut scratch.history);
+            scratch.candidates.clear();
+            let texts = Sources { own: text, history: &history };
+            request.follow.gather(text, &scratch.own, &scratch.history, &texts, &mut scratch.candidates);
+            let votes: Vec<Vote<'_>> = scratch
+                .candidates
+                .iter()
+                .filter_map(|candidate| {
+                    let continuation = texts.text(candidate.source)?.get(candidate.next..)?;
+                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind })
+                })
+                .collect();
+            draft(&votes, &self.options.odds, options, &mut scratch.work, out);
         });
     }
 
@@ -263,8 +335,16 @@ impl SuffixCache {
         options: &DraftOptions<'_>,
         threads: usize,
     ) -> Result<StepDrafts> {
-        check_rows(ids.len(), new_tokens.len(), new_ptr, budgets.len())?;
-        check_tokens(new_tokens)?;
+        check_documents(new_tokens, new_ptr)?;
+        if new_ptr.len() != ids.len() + 1 || budgets.len() != ids.len() {
+            return Err(Error::invalid(format!(
+                "{} requests need {} entries of new_ptr and as many budgets, got {} and {}",
+                ids.len(),
+                ids.len() + 1,
+                new_ptr.len(),
+                budgets.len()
+            )));
+        }
         if threads == 0 {
             return Err(Error::invalid("threads must be at least 1, got 0"));
         }
@@ -281,7 +361,7 @@ impl SuffixCache {
                 let new = &new_tokens[new_ptr[row] as usize..new_ptr[row + 1] as usize];
                 let mut request = lock(&requests[row]);
                 request.live.extend(new);
-                self.draft_for(&request, &DraftOptions { budget: budgets[row], ..*options }, &mut one);
+                self.draft_for(&mut request, &DraftOptions { budget: budgets[row], ..*options }, &mut one);
                 part.append(&one);
             }
             part
@@ -318,56 +398,11 @@ impl SuffixCache {
             stats.active_tokens += request.live.text().len();
             stats.active_bytes += request.live.memory_bytes();
         }
-        let shared = read(&self.shared);
-        stats.cached_documents = shared.documents;
-        stats.cached_tokens = shared.live.text().len() - shared.documents;
-        stats.cached_bytes = shared.live.memory_bytes();
+        let history = read(&self.history);
+        stats.cached_documents = history.documents() as usize;
+        stats.cached_tokens = history.tokens() as usize;
+        stats.cached_bytes = history.bytes();
+        stats.segments = history.segments().len();
         stats
     }
-}
-
-impl StepDrafts {
-    fn append(&mut self, one: &Draft) {
-        self.nodes.tokens.extend_from_slice(&one.tokens);
-        self.nodes.parents.extend_from_slice(&one.parents);
-        self.nodes.depths.extend_from_slice(&one.depths);
-        self.nodes.confidence.extend_from_slice(&one.confidence);
-        self.row_ptr.push(self.nodes.tokens.len() as i64);
-        self.match_lengths.push(one.match_length as i32);
-        self.expected.push(one.expected_accepted);
-    }
-
-    fn join(&mut self, other: Self) {
-        let base = self.nodes.tokens.len() as i64;
-        self.nodes.tokens.extend(other.nodes.tokens);
-        self.nodes.parents.extend(other.nodes.parents);
-        self.nodes.depths.extend(other.nodes.depths);
-        self.nodes.confidence.extend(other.nodes.confidence);
-        self.row_ptr.extend(other.row_ptr.iter().map(|end| end + base));
-        self.match_lengths.extend(other.match_lengths);
-        self.expected.extend(other.expected);
-    }
-}
-
-fn check_rows(rows: usize, tokens: usize, new_ptr: &[i64], budgets: usize) -> Result<()> {
-    if new_ptr.len() != rows + 1 {
-        return Err(Error::invalid(format!(
-            "new_ptr must have {} entries for {rows} requests, got {}",
-            rows + 1,
-            new_ptr.len()
-        )));
-    }
-    if budgets != rows {
-        return Err(Error::invalid(format!("budgets must have {rows} entries, got {budgets}")));
-    }
-    let ordered = new_ptr.windows(2).all(|pair| pair[0] <= pair[1]);
-    if new_ptr[0] != 0 || new_ptr[rows] != tokens as i64 || !ordered {
-        return Err(Error::invalid(format!(
-            "new_ptr must rise from 0 to {tokens}, the number of new tokens; got {} to {}{}",
-            new_ptr[0],
-            new_ptr[rows],
-            if ordered { "" } else { ", not rising" }
-        )));
-    }
-    Ok(())
 }

@@ -1,5 +1,7 @@
 //! What both tiers share: matches, separators, and the comparison of texts read backwards.
 
+use crate::error::{Error, Result};
+
 /// Ends a document inside a tier's text. No token has this id.
 pub const SEPARATOR: u32 = u32::MAX;
 
@@ -77,4 +79,37 @@ pub fn nearest(
             at_right = measure(right(), length);
         }
     }
+}
+
+/// Refuses the one id that no token has.
+///
+/// # Errors
+/// If it is among `tokens`.
+pub fn check_tokens(tokens: &[u32]) -> Result<()> {
+    match tokens.iter().position(|&token| token == SEPARATOR) {
+        None => Ok(()),
+        Some(at) => Err(Error::invalid(format!("token ids must be at most 4294967294, got {SEPARATOR} at index {at}"))),
+    }
+}
+
+/// Checks that `ptr` cuts `tokens` into consecutive pieces, and the tokens.
+///
+/// # Errors
+/// If it does not rise from 0 to the number of tokens, or a token is out of range.
+pub fn check_documents(tokens: &[u32], ptr: &[i64]) -> Result<()> {
+    let wrong = |what: &str| {
+        let found = (ptr.first(), ptr.last());
+        Err(Error::invalid(format!(
+            "offsets must rise from 0 to {}, the number of tokens; got {} of them from {found:?}{what}",
+            tokens.len(),
+            ptr.len()
+        )))
+    };
+    if ptr.first() != Some(&0) || ptr.last() != Some(&(tokens.len() as i64)) {
+        return wrong("");
+    }
+    if !ptr.is_sorted() {
+        return wrong(", not rising");
+    }
+    check_tokens(tokens)
 }

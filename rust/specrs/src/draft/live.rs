@@ -9,9 +9,15 @@
 //! over fixed finite alphabets", 2008, keep the same order in a balanced tree). A comparison therefore costs O(1)
 //! whatever the text repeats, and an append costs O(log n). Memory: 14 to 20 bytes per token.
 
-use super::context::{Limits, Match, SEPARATOR, common_suffix, nearest, order_key};
+use super::context::{Limits, Match, SEPARATOR, common_suffix, nearest};
+use super::segment::{Segment, context_below};
+use crate::error::Result;
 
 const BLOCK: usize = 64;
+/// Positions per block after a load: room for what is appended.
+const LOADED: usize = 48;
+/// Tokens from which sorting at once beats inserting one by one.
+const SORT_AT_ONCE: usize = 1024;
 const NONE: u32 = u32::MAX;
 /// Distance of the order labels of neighbouring blocks after a relabelling.
 const LABEL_GAP: u64 = 1 << 32;
@@ -70,8 +76,11 @@ impl LiveText {
         self.insert(position, token, before);
     }
 
-    /// Appends tokens in order.
+    /// Appends tokens in order. The first tokens of an empty text are sorted at once if they are many.
     pub fn extend(&mut self, tokens: &[u32]) {
+        if self.text.is_empty() && tokens.len() >= SORT_AT_ONCE && self.load(tokens).is_ok() {
+            return;
+        }
         self.text.reserve(tokens.len());
         self.block_of.reserve(tokens.len());
         for &token in tokens {
@@ -85,6 +94,14 @@ impl LiveText {
             self.text.push(SEPARATOR);
             self.block_of.push(NONE);
         }
+    }
+
+    /// The same text as a segment; nothing is sorted again.
+    pub fn into_segment(mut self) -> Segment {
+        self.end_document();
+        let order = self.positions().collect();
+        self.text.shrink_to_fit();
+        Segment::from_order(self.text, order)
     }
 
     /// Bytes held.
@@ -122,7 +139,7 @@ impl LiveText {
         if context.is_empty() || self.heads.is_empty() {
             return;
         }
-        let below = |position: u32| self.context_below(position, context);
+        let below = |position: u32| context_below(&self.text, position, context);
         let head = self.heads.partition_point(|head| below(self.blocks[head.block as usize].positions[0]));
         let (left, right) = if head == 0 {
             (None, Some((self.heads[0].block, 0)))
@@ -211,16 +228,6 @@ impl LiveText {
         own < token || (own == token && self.predecessor_below(position, before))
     }
 
-    fn context_below(&self, position: u32, context: &[u32]) -> bool {
-        let own = &self.text[..=position as usize];
-        let shared = common_suffix(own, context, usize::MAX);
-        if shared == context.len() {
-            return false;
-        }
-        let theirs = order_key(context[context.len() - 1 - shared]);
-        own.len().checked_sub(1 + shared).is_none_or(|at| order_key(own[at]) < theirs)
-    }
-
     fn insert(&mut self, position: u32, token: u32, before: Option<Rank>) {
         if self.heads.is_empty() {
             self.blocks.push(Block { positions: [0; BLOCK], len: 0, previous: NONE, next: NONE, label: LABEL_GAP });
@@ -251,6 +258,35 @@ impl LiveText {
         if len + 1 == BLOCK {
             self.split(at);
         }
+    }
+
+    /// Fills an empty text: a suffix array costs less than as many insertions.
+    fn load(&mut self, tokens: &[u32]) -> Result<()> {
+        let mut ended = Vec::with_capacity(tokens.len() + 1);
+        ended.extend_from_slice(tokens);
+        ended.push(SEPARATOR);
+        let segment = Segment::build(ended)?;
+        self.text = tokens.to_vec();
+        self.block_of = vec![NONE; tokens.len()];
+        let chunks = segment.order().chunks(LOADED);
+        let blocks = chunks.len() as u32;
+        self.blocks = Vec::with_capacity(blocks as usize + 64);
+        for (number, chunk) in (0..).zip(chunks) {
+            let mut block = Block {
+                positions: [0; BLOCK],
+                len: chunk.len() as u32,
+                previous: if number == 0 { NONE } else { number - 1 },
+                next: if number + 1 == blocks { NONE } else { number + 1 },
+                label: (u64::from(number) + 1) * LABEL_GAP,
+            };
+            block.positions[..chunk.len()].copy_from_slice(chunk);
+            self.heads.push(Head { token: tokens[chunk[0] as usize], block: number });
+            self.blocks.push(block);
+            for &position in chunk {
+                self.block_of[position as usize] = number;
+            }
+        }
+        Ok(())
     }
 
     fn split(&mut self, at: usize) {

@@ -2,10 +2,24 @@
 
 mod cache;
 mod context;
+mod evidence;
+mod follow;
+mod history;
 mod live;
+mod segment;
+mod segment_file;
+mod step;
+mod store;
 mod vote;
+mod words;
 
-pub use cache::{CacheOptions, CacheStats, StepDrafts, SuffixCache};
-pub use context::{Match, SEPARATOR};
+pub use cache::{CacheOptions, CacheStats, SuffixCache};
+pub use context::{Limits, Match, SEPARATOR};
+pub use evidence::{Evidence, Odds};
+pub use history::{Found, History, HistoryOptions};
 pub use live::LiveText;
-pub use vote::{Draft, DraftOptions, Evidence, Shape, Vote};
+pub use segment::Segment;
+pub use segment_file::{Check, Fingerprint, open_segment, write_segment};
+pub use step::StepDrafts;
+pub use store::{Entry, Store};
+pub use vote::{Draft, DraftOptions, Shape, Vote, Workspace, draft};

@@ -10,6 +10,7 @@
 use std::collections::BinaryHeap;
 
 use super::context::SEPARATOR;
+use super::evidence::{Evidence, Odds};
 
 /// Shape of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub struct Vote<'a> {
     pub continuation: &'a [u32],
     /// Shared tokens before it.
     pub length: u32,
-    /// Factor on the weight of this length.
-    pub scale: f32,
+    /// What kind of evidence it is.
+    pub kind: Evidence,
 }
 
 /// A draft: nodes in topological order.
@@ -90,28 +91,6 @@ impl Draft {
         self.depths.push(depth);
         self.confidence.push(confidence);
         self.expected_accepted += path;
-    }
-}
-
-/// Odds that the continuation of a match of some length is the one to come, for matches of 0 to 64 tokens.
-#[derive(Clone, Debug)]
-pub struct Evidence([f32; 65]);
-
-impl Default for Evidence {
-    fn default() -> Self {
-        Self::new(0.09, 1.6, 40.0)
-    }
-}
-
-impl Evidence {
-    /// `scale · length^power`, at most `most`.
-    pub fn new(scale: f32, power: f32, most: f32) -> Self {
-        Self(std::array::from_fn(|length| (scale * (length as f32).powf(power)).min(most)))
-    }
-
-    #[inline]
-    fn weight(&self, length: usize) -> f32 {
-        self.0[length.min(64)]
     }
 }
 
@@ -167,7 +146,7 @@ fn count(
     alive: &[u32],
     depth: usize,
     vocab_size: u32,
-    odds: &Evidence,
+    odds: &Odds,
     children: &mut Vec<Child>,
 ) -> f32 {
     children.clear();
@@ -175,7 +154,7 @@ fn count(
     for &index in alive {
         let vote = &votes[index as usize];
         let Some(&token) = vote.continuation.get(depth) else { continue };
-        let weight = vote.scale * odds.weight(vote.length as usize + depth);
+        let weight = odds.of(vote.kind, vote.length as usize + depth);
         total += weight;
         if token == SEPARATOR || token >= vocab_size {
             continue;
@@ -190,7 +169,7 @@ fn count(
 
 /// Drafts from votes. Of equal weights the earlier vote wins: votes come longest match first and, within a length, most
 /// recent first.
-pub fn draft(votes: &[Vote<'_>], odds: &Evidence, options: &DraftOptions<'_>, work: &mut Workspace, out: &mut Draft) {
+pub fn draft(votes: &[Vote<'_>], odds: &Odds, options: &DraftOptions<'_>, work: &mut Workspace, out: &mut Draft) {
     out.clear();
     out.match_length = votes.iter().map(|vote| vote.length).max().unwrap_or(0);
     match options.shape {
@@ -199,7 +178,7 @@ pub fn draft(votes: &[Vote<'_>], odds: &Evidence, options: &DraftOptions<'_>, wo
     }
 }
 
-fn chain(votes: &[Vote<'_>], odds: &Evidence, options: &DraftOptions<'_>, work: &mut Workspace, out: &mut Draft) {
+fn chain(votes: &[Vote<'_>], odds: &Odds, options: &DraftOptions<'_>, work: &mut Workspace, out: &mut Draft) {
     let Workspace { children, alive, .. } = work;
     alive.clear();
     alive.extend(0..votes.len() as u32);
@@ -226,7 +205,7 @@ fn chain(votes: &[Vote<'_>], odds: &Evidence, options: &DraftOptions<'_>, work: 
     }
 }
 
-fn tree(votes: &[Vote<'_>], odds: &Evidence, options: &DraftOptions<'_>, work: &mut Workspace, out: &mut Draft) {
+fn tree(votes: &[Vote<'_>], odds: &Odds, options: &DraftOptions<'_>, work: &mut Workspace, out: &mut Draft) {
     let Workspace { children, alive, pool, open } = work;
     pool.clear();
     open.clear();

@@ -5,8 +5,9 @@
 
 #![allow(clippy::cast_ptr_alignment, reason = "the loads are the unaligned ones")]
 
+use std::arch::asm;
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps,
+    __m256, __m256i, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps,
     _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_setzero_ps,
     _mm256_slli_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
@@ -31,12 +32,50 @@ macro_rules! half {
     };
 }
 
+/// The same pointer, which the compiler takes for another: it would rather keep what it loaded, for which there is no
+/// register, than load it again.
+#[inline(always)]
+fn reloaded<E>(mut pointer: *const E) -> *const E {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) }
+    pointer
+}
+
+/// Half a group: the smaller side of the block in registers, the larger one passing by.
+macro_rules! step {
+    ($name:ident $half:ident $weight:ident, $stride:ident, $x:ident, $sum:ident) => {
+        if B > C {
+            let mut value = [_mm256_setzero_ps(); C];
+            for row in 0..C {
+                value[row] = _mm256_loadu_ps($x.add(row * GROUP));
+            }
+            for block in 0..B {
+                let wide = half!($name $half $weight.add(block * $stride));
+                for row in 0..C {
+                    $sum[block][row] = _mm256_fmadd_ps(wide, value[row], $sum[block][row]);
+                }
+            }
+        } else {
+            let mut wide = [_mm256_setzero_ps(); B];
+            for block in 0..B {
+                wide[block] = half!($name $half $weight.add(block * $stride));
+            }
+            for row in 0..C {
+                let value = _mm256_loadu_ps($x.add(row * GROUP));
+                for block in 0..B {
+                    $sum[block][row] = _mm256_fmadd_ps(wide[block], value, $sum[block][row]);
+                }
+            }
+        }
+    };
+}
+
 macro_rules! tile {
     ($name:ident, $element:ty) => {
         /// See [`super::kernel::Tile`].
         #[target_feature(enable = "avx2,fma")]
         unsafe fn $name<const B: usize, const C: usize>(call: &TileCall<$element>) {
-            let TileCall { weight, stride, mut x, groups, sums, first, ahead } = *call;
+            let TileCall { mut weight, stride, mut x, groups, sums, first, ahead } = *call;
             let mut sum = [[_mm256_setzero_ps(); C]; B];
             // SAFETY: every access is within the sizes that the caller vouches for; prefetches cannot fault.
             unsafe {
@@ -47,29 +86,16 @@ macro_rules! tile {
                         }
                     }
                 }
-                for group in 0..groups {
-                    let mut wide = [_mm256_setzero_ps(); B];
+                for _ in 0..groups {
                     for block in 0..B {
-                        let p = weight.add(block * stride + group * GROUP);
-                        _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(ahead));
-                        wide[block] = half!($name even p);
+                        _mm_prefetch::<_MM_HINT_T1>(weight.add(block * stride).cast::<i8>().wrapping_add(ahead));
                     }
-                    for row in 0..C {
-                        let value = _mm256_loadu_ps(x.add(row * GROUP));
-                        for block in 0..B {
-                            sum[block][row] = _mm256_fmadd_ps(wide[block], value, sum[block][row]);
-                        }
-                    }
-                    for block in 0..B {
-                        wide[block] = half!($name odd weight.add(block * stride + group * GROUP));
-                    }
-                    for row in 0..C {
-                        let value = _mm256_loadu_ps(x.add(row * GROUP + 8));
-                        for block in 0..B {
-                            sum[block][row] = _mm256_fmadd_ps(wide[block], value, sum[block][row]);
-                        }
-                    }
-                    x = x.add(C * GROUP);
+                    step!($name even weight, stride, x, sum);
+                    weight = reloaded(weight);
+                    x = x.add(8);
+                    step!($name odd weight, stride, x, sum);
+                    weight = weight.add(GROUP);
+                    x = x.add(C * GROUP - 8);
                 }
                 for (block, sum) in sum.iter().enumerate() {
                     for (row, sum) in sum.iter().enumerate() {
@@ -142,10 +168,10 @@ macro_rules! pack {
 pack!(pack_bf16, Bf16);
 pack!(pack_f32, f32);
 
-const BLOCKS: [usize; 6] = [4, 4, 4, 3, 2, 2];
+const BLOCKS: [usize; 6] = [4, 4, 3, 3, 2, 2];
 
 pub static BF16: Kernel<Bf16> =
-    Kernel { tile: tile_table!(bf16), block_rows: BLOCKS, tile_rows: 4, pack: pack_bf16, finish: finish_bf16 };
+    Kernel { tile: tile_table!(bf16), block_rows: BLOCKS, tile_rows: 6, pack: pack_bf16, finish: finish_bf16 };
 
 pub static F32: Kernel<f32> =
-    Kernel { tile: tile_table!(f32), block_rows: BLOCKS, tile_rows: 4, pack: pack_f32, finish: finish_f32 };
+    Kernel { tile: tile_table!(f32), block_rows: BLOCKS, tile_rows: 6, pack: pack_f32, finish: finish_f32 };

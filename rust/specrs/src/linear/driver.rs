@@ -94,13 +94,12 @@ pub fn run<E: Element>(
                 if sums.len() < needed {
                     sums.resize(needed, Lanes::default());
                 }
-                loop {
-                    let start = next.fetch_add(CHUNK, Ordering::Relaxed);
-                    if start >= outputs {
-                        return;
-                    }
+                let mut start = next.fetch_add(CHUNK, Ordering::Relaxed);
+                while start < outputs {
+                    let then = next.fetch_add(CHUNK, Ordering::Relaxed);
                     // SAFETY: the job's pointers match its shape, and `sums` holds CHUNK × rows partial sums.
-                    unsafe { job.chunk(start, CHUNK.min(outputs - start), sums.as_mut_ptr()) }
+                    unsafe { job.chunk(start, CHUNK.min(outputs - start), then, sums.as_mut_ptr()) }
+                    start = then;
                 }
             });
         };
@@ -122,12 +121,12 @@ fn row_tiles(rows: usize, most: usize) -> Vec<RowTile> {
 }
 
 impl<E: Element> Job<'_, E> {
-    /// Outputs `start .. start + count` of all rows.
+    /// Outputs `start .. start + count` of all rows, with an eye on the chunk from `then` on.
     ///
     /// # Safety
     ///
     /// The job's pointers match its shape, and `sums` is valid for `count * rows` partial sums.
-    unsafe fn chunk(&self, start: usize, count: usize, sums: *mut Lanes) {
+    unsafe fn chunk(&self, start: usize, count: usize, then: usize, sums: *mut Lanes) {
         let Shape { inputs, outputs, .. } = self.shape;
         let groups = inputs.div_ceil(GROUP);
         // SAFETY: rows `start .. start + count` exist.
@@ -135,9 +134,25 @@ impl<E: Element> Job<'_, E> {
         let mut from = 0;
         while from == 0 || from < self.whole_groups {
             let to = (from + self.pass_groups).min(self.whole_groups);
+            // Elements from a weight of this pass to the same place of the worker's next pass.
+            let next_pass = if to < self.whole_groups {
+                (to - from) * GROUP
+            } else if then < outputs {
+                (then - start) * inputs - from * GROUP
+            } else {
+                0
+            };
             for (index, tile) in self.tiles.iter().enumerate() {
-                for row in (0..count).step_by(self.kernel.block_rows[tile.rows - 1]) {
-                    let block = (count - row).min(self.kernel.block_rows[tile.rows - 1]);
+                let most = self.kernel.block_rows[tile.rows - 1];
+                for row in (0..count).step_by(most) {
+                    let block = (count - row).min(most);
+                    // One tile reads each weight once and wants the next block; several share the fetching of the next
+                    // pass evenly, so that memory is busy during all of them.
+                    let ahead = match self.tiles.len() {
+                        1 => block * inputs,
+                        tiles if row / most % tiles == index => next_pass,
+                        _ => 0,
+                    };
                     // SAFETY: the block and the groups lie within the weight, the tile's packed rows and its sums.
                     unsafe {
                         let call = TileCall {
@@ -147,7 +162,7 @@ impl<E: Element> Job<'_, E> {
                             groups: to - from,
                             sums: sums.add(tile.start * count + row * tile.rows),
                             first: from == 0,
-                            ahead: if index == 0 { block * inputs * size_of::<E>() } else { 0 },
+                            ahead: ahead * size_of::<E>(),
                         };
                         (self.kernel.tile[block - 1][tile.rows - 1])(&call);
                     }
