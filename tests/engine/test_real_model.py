@@ -13,7 +13,7 @@ from specrs.prompts import encode_prompts
 SETS = sorted((Path(__file__).parents[2] / "benches" / "prompts").glob("*.jsonl"))
 NEW_TOKENS = 32
 #: Longest prompt taken here; the benches take them all.
-LONGEST = 1200
+LONGEST = 300
 
 pytestmark = pytest.mark.model
 
