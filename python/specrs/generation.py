@@ -114,18 +114,21 @@ class Stream:
         self._chunks = self._run()
 
     def _run(self) -> Iterator[Chunk]:
+        failed: Request | None = None
         try:
             for step in self._steps:
                 text = "".join(step.pieces)
                 if step.request.finish_reason is not None and step.request.text is not None:
                     text += step.request.text.flush()
                 if step.request.finish_reason == "error":
-                    error = NonFiniteLogitsError(
-                        f"the target returned unusable logits (NaN, or no finite value) after "
-                        f"{step.request.generated} new tokens; they are kept in .partial"
-                    )
-                    raise error
-                yield Chunk(self._index[step.request.id], step.tokens, text)
+                    failed = failed or step.request
+                if step.tokens:
+                    yield Chunk(self._index[step.request.id], step.tokens, text)
+            if failed is not None:  # the others have run to their ends: one request's fault is not theirs
+                raise NonFiniteLogitsError(
+                    f"the target returned unusable logits (NaN, or no finite value) for text "
+                    f"{self._index[failed.id]} after {failed.generated} new tokens; all texts are kept in .partial"
+                )
         finally:
             self._steps.close()  # type: ignore[attr-defined]
             for request in self._requests:
@@ -213,27 +216,10 @@ def stream(
     _check_request(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
-    if isinstance(drafter, str):
-        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
-    else:
-        made = drafter
-        if draft_model is not None or draft_shape != "chain":
-            raise InvalidInputError(
-                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
-            )
     seeds = _per_prompt("seed", seed, len(prompts))
     switches = _per_prompt("speculate", speculate, len(prompts))
-    cost = None
-    # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
-    # clock when somebody asks for a repeatable text.
-    repeatable = made.tokens_are_drawn and temperature > 0 and any(value is not None for value in seeds)
-    if draft_tokens is None and made.name != "none" and not repeatable:
-        cost = target_cost(target)
-    policy = make_policy(made, draft_tokens, cost)
-    recorder = Recorder()
-    requests = []
-    for index, ids in enumerate(prompts):
-        sampling = SamplingParams(
+    samplings = [
+        SamplingParams(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
@@ -243,8 +229,30 @@ def stream(
             presence_penalty=presence_penalty,
             logit_bias=dict(logit_bias or {}),
             logits_processors=tuple(logits_processor),
-            seed=seeds[index],
+            seed=one,
         )
+        for one in seeds
+    ]
+    if max_batch < 1:
+        raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
+    if isinstance(drafter, str):
+        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
+    else:
+        made = drafter
+        if draft_model is not None or draft_shape != "chain":
+            raise InvalidInputError(
+                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
+            )
+    cost = None
+    # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
+    # clock when somebody asks for a repeatable text.
+    repeatable = made.tokens_are_drawn and temperature > 0 and any(value is not None for value in seeds)
+    if draft_tokens is None and made.name != "none" and not repeatable:
+        cost = target_cost(target)
+    policy = make_policy(made, draft_tokens, cost)
+    recorder = Recorder()
+    requests = []
+    for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
         for sample in range(n):
             capacity = len(ids) + max_new_tokens + 64
             state, reused = session.take(ids, capacity) if session else (target.new_state(capacity), 0)
@@ -254,7 +262,7 @@ def stream(
                 stops,
                 state,
                 sample=sample,
-                speculate=switches[index],
+                speculate=switch,
                 text=TextStream(target.tokenizer, stops.stop_strings) if target.tokenizer is not None else None,
                 logprobs=logprobs,
             )

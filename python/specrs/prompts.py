@@ -69,11 +69,13 @@ def _as_ids(values: Any, index: int) -> TokenArray:
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     try:
-        ids = np.asarray(values, np.int64)
+        ids = np.asarray(values)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"prompt {index} is neither text, messages nor token ids: {error}") from error
     if ids.ndim != 1:
         raise InvalidInputError(f"prompt {index} has shape {ids.shape}, expected one row of token ids")
+    if len(ids) and ids.dtype.kind not in "iu":
+        raise InvalidInputError(f"prompt {index} has entries of type {ids.dtype}, expected whole numbers")
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**32 - 1:
         raise InvalidInputError(f"prompt {index} has ids from {ids.min()} to {ids.max()}, expected ids >= 0")
     return ids.astype(np.uint32)

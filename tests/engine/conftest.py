@@ -2,7 +2,6 @@
 
 import functools
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -102,22 +101,10 @@ def hf_greedy(kind, prompt, count, seed=0, **options):
     return out[0, len(prompt) :].tolist()
 
 
-def _smollm2_folder():
-    try:
-        from specrs.models.convert import ensure
-
-        return ensure("smollm2-135m")
-    except ImportError:
-        return Path.home() / ".cache" / "specrs" / "models" / "smollm2-135m"
-
-
 @pytest.fixture(scope="session")
-def smollm2_target():
+def smollm2_target(smollm2):
     """The demo model in float32, with its tokenizer."""
-    folder = _smollm2_folder()
-    if not Path(folder).is_dir():
-        pytest.skip(f"no model at {folder}: run `specrs models fetch smollm2-135m`")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return TransformersTarget(model, AutoTokenizer.from_pretrained(folder), name="smollm2-135m")
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    return TransformersTarget(model, AutoTokenizer.from_pretrained(smollm2), name="smollm2-135m")

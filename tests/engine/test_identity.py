@@ -40,11 +40,11 @@ HOWS = ["none", "cache", "cache-tree", "model", "self", "wrong", "right", "alter
 
 
 def grid():
-    """Every drafter, length and batch size; the default run takes a third of it, in turn, and ``slow`` the rest."""
+    """Every drafter, length and batch size; the default run takes a part of it, in turn, and ``slow`` the rest."""
     cells = [("none", 1, 1), ("none", 4, 1)]
     cells += [(how, batch, k) for k in (1, 4, 8, 16) for batch in (1, 4) for how in HOWS[1:]]
     for index, cell in enumerate(cells):
-        marks = () if cell[0] == "none" or index % 3 == 0 else (pytest.mark.slow,)
+        marks = () if cell[0] == "none" or index % 5 == 0 else (pytest.mark.slow,)
         yield pytest.param(*cell, marks=marks, id="-".join(map(str, cell)))
 
 
@@ -71,7 +71,7 @@ def test_b47_greedy_is_that_of_transformers(kind, how, batch, draft_tokens):
 def test_references_are_diverse():
     """The identity above would mean little for models that repeat one token."""
     for kind in ("llama", "qwen2", "qwen3", "mistral-window", "gemma3-mixed", "gpt2"):
-        assert len(set(reference(kind, 0))) >= 8, kind
+        assert len(set(reference(kind, 0) + reference(kind, 1))) >= 10, kind
 
 
 @pytest.mark.parametrize("length", range(5, 13))
@@ -158,7 +158,7 @@ def test_b38_matrix(kind, temperature, with_processor, draft_tokens, batch, how)
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("width", [1, 2, 8])
 @pytest.mark.parametrize("budget", [1, 2, 7, 64])
-@pytest.mark.parametrize("kind", ["llama", "gemma3-mixed"], indirect=True)
+@pytest.mark.parametrize("kind", ["gemma3-mixed", pytest.param("llama", marks=pytest.mark.slow)], indirect=True)
 def test_b59_tree_grid(kind, depth, width, budget):
     """B59: any depth, width and budget starts and equals plain decoding; the right token is among the siblings."""
     text = list(reference(kind, 0))

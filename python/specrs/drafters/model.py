@@ -97,7 +97,11 @@ class ModelDrafter:
         state = self._states[request.id]
         unread = request.tokens[state.length :]
         if len(unread) > 64:
-            self._model.prefill(state, unread[:-1])
+            self._model.prefill(state, self._readable(unread[:-1]))
+
+    def _readable(self, tokens: TokenArray) -> TokenArray:
+        """Return ``tokens`` with ids that the drafting model lacks read as 0: it guesses worse there, no more."""
+        return np.where(tokens < self._model.vocab_size, tokens, 0).astype(np.uint32)
 
     def _next_tokens(
         self, requests: Sequence[Request], going: Sequence[int], chains: Sequence[Sequence[int]], drawing: bool
@@ -105,7 +109,7 @@ class ModelDrafter:
         """Draw one token for each request in ``going``: (request, token, law or None, highest probability)."""
         states = [self._states[requests[b].id] for b in going]
         unread = [
-            np.asarray(chains[b][-1:], np.uint32) if chains[b] else requests[b].tokens[state.length :]
+            np.asarray(chains[b][-1:], np.uint32) if chains[b] else self._readable(requests[b].tokens[state.length :])
             for b, state in zip(going, states, strict=True)
         ]
         logits = self._model.score(states, unread, Draft.empty(len(going))).logits[:, : self._width]

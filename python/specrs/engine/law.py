@@ -73,8 +73,16 @@ def _process_request(
     paths: list[list[int]] = [[]]
     for token, parent in zip(tokens, parents, strict=True):
         paths.append([*paths[parent + 1], token])
+    unreachable = [False] * len(paths)
     for offset, path in enumerate(paths):
         row = first_row + offset
+        if offset:
+            above = parents[offset - 1] + 1
+            # A token that its parent's row rules out is never accepted: what comes below is never read, and a grammar
+            # must not be shown a text that it forbids.
+            unreachable[offset] = unreachable[above] or bool(logits[first_row + above, path[-1]] == -np.inf)
+            if unreachable[offset]:
+                continue
         values: npt.NDArray[np.float32] = logits[row].numpy()
         _apply_builtin(request, path, values)
         if request.processors:

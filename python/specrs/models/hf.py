@@ -74,6 +74,8 @@ class TransformersTarget:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
+        if not isinstance(model, PreTrainedModel):
+            raise UnsupportedModelError(f"expected a transformers PreTrainedModel, got {type(model).__name__}")
         self._config = model.config.get_text_config(decoder=True)
         _refuse_unsupported(model, self._config)
         self.vocab_size = _head_width(model)
@@ -213,8 +215,6 @@ def _visible(pending: int, parents: npt.NDArray[np.int32]) -> npt.NDArray[np.boo
 
 def _refuse_unsupported(model: PreTrainedModel, config: Any) -> None:
     kind = type(model).__name__
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedModelError(f"expected a transformers PreTrainedModel, got {kind}")
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(f"{kind} is an encoder-decoder; specrs drives decoder-only models")
     layer_types = set(getattr(config, "layer_types", None) or ())

@@ -80,7 +80,9 @@ def load(
             raise InvalidInputError(f"threads must be >= 1, got {threads}")
         torch.set_num_threads(threads)
     if not isinstance(model, (str, Path)):
-        return _ready(TransformersTarget(model.eval(), tokenizer), accelerate)
+        target = TransformersTarget(model, tokenizer)
+        model.eval()
+        return _ready(target, accelerate)
     if dtype is not None and dtype not in ("float32", "bfloat16", "float16"):
         raise InvalidInputError(f"dtype must be 'float32', 'bfloat16' or 'float16', got {dtype!r}")
     loaded, own_tokenizer = _from_disk(str(model), dtype, options, progress)
