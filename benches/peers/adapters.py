@@ -9,10 +9,10 @@ batch(rows, k)          rows = [(rid, new, ctx)]; returns a list of (tokens, par
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
-
 
 
 class Arctic:
@@ -82,7 +82,7 @@ class Specrs:
         ids = np.array([row[0] for row in rows])
         out = self.cache.step_many(ids, np.concatenate(news), ptr, k, threads=self.threads, **self.draft)
         tokens, parents, row_ptr = out[0], out[1], out[4]
-        return [(tokens[a:b], parents[a:b]) for a, b in zip(row_ptr[:-1], row_ptr[1:], strict=True)]
+        return [(tokens[a:b], parents[a:b]) for a, b in itertools.pairwise(row_ptr)]
 
 
 PEERS: dict[str, Any] = {

@@ -6,6 +6,7 @@ mod build;
 mod draft;
 mod enter;
 mod store;
+mod tree;
 mod uniforms;
 
 use pyo3::prelude::*;
@@ -15,5 +16,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
     draft::register(m)?;
     store::register(m)?;
+    tree::register(m)?;
     uniforms::register(m)
 }
