@@ -85,7 +85,7 @@ class SuffixCache:
         """Add a document, integers of shape (T,), to the finished text."""
 
     def add_many(self, tokens: npt.ArrayLike, ptr: npt.ArrayLike) -> None:
-        """Add documents to the finished text: document ``i`` is ``tokens[ptr[i]:ptr[i + 1]]``; ptr has shape (D + 1,)."""
+        """Add documents to finished text: document ``i`` is ``tokens[ptr[i]:ptr[i + 1]]``; ptr has shape (D + 1,)."""
 
     def compact(self) -> None:
         """Make one segment of all finished text; drafts are faster then."""
@@ -488,3 +488,52 @@ class CacheStore:
 
     def load_into(self, cache: SuffixCache, *, checksums: bool = True) -> None:
         """Map all segments and add them to the finished text of a cache."""
+
+def tree_merge(
+    drafts: list[tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Merge drafts given as (tokens, parents, confidence): equal paths become one, with the larger confidence.
+
+    Returns tokens, parents, depths and confidence, each of shape (N,); the first draft keeps its indices.
+    """
+
+def tree_prune(
+    tokens: npt.ArrayLike, parents: npt.ArrayLike, confidence: npt.ArrayLike, budget: int
+) -> tuple[
+    tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]],
+    npt.NDArray[np.int32],
+]:
+    """Keep the ``budget`` nodes of the largest path probability.
+
+    Returns (tokens, parents, depths, confidence) of what is kept, and the kept nodes' old indices.
+    """
+
+def tree_visibility(parents: npt.ArrayLike, row_ptr: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Return which nodes each node sees, as bits.
+
+    Parameters
+    ----------
+    parents : array of int, shape (N,)
+        Parents of all requests' nodes, each counted from the start of its own request; -1 is the anchor.
+    row_ptr : array of int, shape (B + 1,)
+        Where each request's nodes start.
+
+    Returns
+    -------
+    array of uint64, shape (N, W)
+        Bit 0 is the anchor, bit ``j + 1`` is node ``j`` of the same request; low bits first.
+    """
+
+def tree_retrieve_indices(parents: npt.ArrayLike, row_ptr: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    """Return root-to-leaf paths, shape (B, leaves, 1 + deepest): 0 is the anchor, ``i + 1`` is node ``i``, -1 pads."""
+
+def tree_links(parents: npt.ArrayLike, row_ptr: npt.ArrayLike) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return first child and next sibling of anchor and nodes, each of shape (N + B,); -1 is none.
+
+    A request's part starts at ``row_ptr[b] + b`` and counts from its own anchor, which is 0.
+    """
+
+def pad_drafts(
+    tokens: npt.ArrayLike, row_ptr: npt.ArrayLike, width: int, fill: int = -1
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return ragged drafts as int32 of shape (B, width), filled up with ``fill``, and their lengths, shape (B,)."""

@@ -26,7 +26,7 @@ type StepArrays<'py> = (
 );
 
 /// Token ids of any integer array, or of anything `numpy.asarray` takes; negative and too large ids are refused.
-fn tokens_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+pub fn tokens_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u32>>() {
         return Ok(array.as_array().iter().copied().collect());
     }
@@ -312,7 +312,7 @@ fn arrays_of(py: Python<'_>, draft: Draft) -> DraftArrays<'_> {
 }
 
 /// A 1-D array of integers that are not tokens.
-fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+pub fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i64>>() {
         return Ok(array.as_array().iter().copied().collect());
     }

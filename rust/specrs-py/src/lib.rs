@@ -7,6 +7,7 @@ mod draft;
 mod enter;
 mod linear;
 mod store;
+mod tree;
 mod uniforms;
 mod verify;
 
@@ -19,5 +20,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     uniforms::register(m)?;
     verify::register(m)?;
     linear::register(m)?;
-    store::register(m)
+    store::register(m)?;
+    tree::register(m)
 }

@@ -18,6 +18,8 @@ const BLOCK: usize = 64;
 const LOADED: usize = 48;
 /// Tokens from which sorting at once beats inserting one by one.
 const SORT_AT_ONCE: usize = 1024;
+/// Neighbours looked at on each side before searching.
+const NEIGHBOURS: usize = 4;
 const NONE: u32 = u32::MAX;
 /// Distance of the order labels of neighbouring blocks after a relabelling.
 const LABEL_GAP: u64 = 1 << 32;
@@ -71,6 +73,11 @@ impl LiveText {
     pub fn push(&mut self, token: u32) {
         debug_assert!(token != SEPARATOR);
         let position = self.text.len() as u32;
+        if let Some((block, index)) = self.beside_neighbour(position, token) {
+            self.text.push(token);
+            self.place(position, block, index);
+            return;
+        }
         let before = self.rank_before(position as usize);
         self.text.push(token);
         self.insert(position, token, before);
@@ -139,7 +146,7 @@ impl LiveText {
         if context.is_empty() || self.heads.is_empty() {
             return;
         }
-        let below = |position: u32| context_below(&self.text, position, context);
+        let below = |position: u32| context_below(&self.text, position, context, limits.max_length);
         let head = self.heads.partition_point(|head| below(self.blocks[head.block as usize].positions[0]));
         let (left, right) = if head == 0 {
             (None, Some((self.heads[0].block, 0)))
@@ -246,18 +253,49 @@ impl LiveText {
         } else {
             self.positions_of(block).partition_point(|&other| self.sorts_below(other, token, before))
         };
+        if index == 0 {
+            self.heads[at].token = token;
+        }
+        self.place(position, block, index);
+    }
+
+    /// Puts a position at an index of a block.
+    fn place(&mut self, position: u32, block: u32, index: usize) {
         let here = &mut self.blocks[block as usize];
         let len = here.len as usize;
         here.positions.copy_within(index..len, index + 1);
         here.positions[index] = position;
         here.len += 1;
+        let label = here.label;
         self.block_of.push(block);
-        if index == 0 {
-            self.heads[at].token = token;
-        }
         if len + 1 == BLOCK {
-            self.split(at);
+            self.split(self.heads.partition_point(|head| self.blocks[head.block as usize].label < label));
         }
+    }
+
+    /// Where a new position belongs, if a neighbour of the position before it is followed by the same token.
+    ///
+    /// Two positions of equal tokens stand in the order of the positions before them. So if going outwards from the
+    /// position before, the first neighbour that is followed by `token` is found, the new position stands right beside
+    /// the one after that neighbour. Text that repeats goes this way and needs no search.
+    fn beside_neighbour(&self, position: u32, token: u32) -> Option<(u32, usize)> {
+        let previous = position.checked_sub(1)?;
+        let block = self.block_of[previous as usize];
+        if block == NONE {
+            return None;
+        }
+        let index = self.index_in(block, previous) as usize;
+        let neighbours = self.positions_of(block);
+        let followed = |&&other: &&u32| self.text[other as usize + 1] == token;
+        let place = |other: u32| {
+            let block = self.block_of[other as usize + 1];
+            (block, self.index_in(block, other + 1) as usize)
+        };
+        if let Some(&left) = neighbours[..index].iter().rev().take(NEIGHBOURS).find(followed) {
+            let (block, index) = place(left);
+            return Some((block, index + 1));
+        }
+        neighbours[index + 1..].iter().take(NEIGHBOURS).find(followed).map(|&right| place(right))
     }
 
     /// Fills an empty text: a suffix array costs less than as many insertions.

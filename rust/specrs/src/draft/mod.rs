@@ -14,7 +14,7 @@ mod vote;
 mod words;
 
 pub use cache::{CacheOptions, CacheStats, SuffixCache};
-pub use context::{Limits, Match, SEPARATOR};
+pub use context::{Limits, Match, SEPARATOR, check_documents};
 pub use evidence::{Evidence, Odds};
 pub use history::{Found, History, HistoryOptions};
 pub use live::LiveText;

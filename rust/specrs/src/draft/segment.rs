@@ -134,7 +134,7 @@ impl Segment {
         let (start, end) = self.places_of(last);
         let order = &self.order[start..end];
         let text = &*self.text;
-        let place = order.partition_point(|&position| context_below(text, position, context));
+        let place = order.partition_point(|&position| context_below(text, position, context, limits.max_length));
         let mut left = order[..place].iter().rev().copied();
         let mut right = order[place..].iter().copied();
         nearest(text, context, || left.next(), || right.next(), limits, out);
@@ -148,7 +148,7 @@ impl Segment {
         let text = &*self.text;
         let ends_with =
             |position: u32| common_suffix(&text[..=position as usize], pattern, pattern.len()) == pattern.len();
-        let first = order.partition_point(|&position| context_below(text, position, pattern));
+        let first = order.partition_point(|&position| context_below(text, position, pattern, usize::MAX));
         order[first..].partition_point(|&position| ends_with(position))
     }
 
@@ -162,11 +162,11 @@ impl Segment {
     }
 }
 
-/// Whether the context of `position` sorts before `context`.
-pub(super) fn context_below(text: &[u32], position: u32, context: &[u32]) -> bool {
+/// Whether the context of `position` sorts before `context`, of which the last `cap` tokens count.
+pub(super) fn context_below(text: &[u32], position: u32, context: &[u32], cap: usize) -> bool {
     let own = &text[..=position as usize];
-    let shared = common_suffix(own, context, usize::MAX);
-    if shared == context.len() {
+    let shared = common_suffix(own, context, cap);
+    if shared == context.len().min(cap) {
         return false;
     }
     let theirs = order_key(context[context.len() - 1 - shared]);
