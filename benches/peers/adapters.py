@@ -9,11 +9,7 @@ batch(rows, k)          rows = [(rid, new, ctx)]; returns a list of (tokens, par
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from itertools import pairwise
-=======
 import itertools
->>>>>>> cache
 from typing import Any
 
 import numpy as np
@@ -86,11 +82,7 @@ class Specrs:
         ids = np.array([row[0] for row in rows])
         out = self.cache.step_many(ids, np.concatenate(news), ptr, k, threads=self.threads, **self.draft)
         tokens, parents, row_ptr = out[0], out[1], out[4]
-<<<<<<< HEAD
-        return [(tokens[a:b], parents[a:b]) for a, b in pairwise(row_ptr)]
-=======
         return [(tokens[a:b], parents[a:b]) for a, b in itertools.pairwise(row_ptr)]
->>>>>>> cache
 
 
 PEERS: dict[str, Any] = {

@@ -84,7 +84,8 @@ def _show_progress(done: int, total: int, what: str) -> None:
 
 def _table(summary: list[dict[str, Any]]) -> str:
     header = (
-        "set", "method", "prompts", "decode tok/s", "over plain", "least", "whole", "tokens/pass", "identical", "near-ties",
+        "set", "method", "prompts", "decode tok/s", "over plain", "least", "whole", "tokens/pass",
+        "identical", "near-ties",
     )  # fmt: skip
     rows = [
         (
