@@ -10,8 +10,9 @@ type GompParallel = unsafe extern "C" fn(Region, *mut c_void, c_uint, c_uint);
 
 /// The address of an OpenMP runtime's `GOMP_parallel`.
 ///
-/// A framework on OpenMP keeps a team whose threads spin for a while after each parallel region. A second pool would
-/// fight with them for the cores; running in the same team costs a microsecond or two.
+/// A framework on OpenMP keeps a team whose threads spin for a while after each parallel region. Threads of our own would
+/// fight with them for the cores: between two torch operators on two cores, an 8960 × 1536 bfloat16 product of 8 rows
+/// took 1.7 ms at best in torch's team, 4.3 ms at best on threads of its own, and 3.0 ms on one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenMpParallel(GompParallel);
 
