@@ -159,10 +159,10 @@ def packed_tree_attention(
     for segment in forward:
         start, end = segment.start, segment.end
         keys, values = segment.cache.write(forward.layer, key[:, :, start:end], value[:, :, start:end])
-        first, mask = segment.mask(sliding_window, groups, query.dtype)
+        first, mask = segment.mask(sliding_window, groups, keys.dtype)
         rows = query[:, :, start:end].reshape(1, key_heads, groups * (end - start), query.shape[-1])
-        attended = _attend(rows, keys[:, :, first:], values[:, :, first:], mask, scaling, softcap)
-        outputs.append(attended.view(1, query_heads, end - start, -1))
+        attended = _attend(rows.to(keys.dtype), keys[:, :, first:], values[:, :, first:], mask, scaling, softcap)
+        outputs.append(attended.to(query.dtype).view(1, query_heads, end - start, -1))
     packed = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return packed.transpose(1, 2).contiguous(), None
 

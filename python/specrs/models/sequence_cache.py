@@ -27,10 +27,13 @@ class SequenceCache:
     capacity : int
         Tokens to make room for. Storage is made at the first write, when head counts and dtype are known, and grows by
         half (one copy) in the rare case that more is needed.
+    dtype : torch.dtype, optional
+        What to store keys and values in; default: as they come.
     """
 
-    def __init__(self, layers: int, capacity: int) -> None:
+    def __init__(self, layers: int, capacity: int, dtype: torch.dtype | None = None) -> None:
         self.length = 0
+        self._dtype = dtype
         self._capacity = max(capacity, 1)
         self._keys: list[torch.Tensor | None] = [None] * layers
         self._values: list[torch.Tensor | None] = [None] * layers
@@ -62,7 +65,7 @@ class SequenceCache:
         if needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
         _, heads, _, size = rows.shape
-        grown = rows.new_empty((1, heads, self._capacity, size))
+        grown = rows.new_empty((1, heads, self._capacity, size), dtype=self._dtype or rows.dtype)
         if stored is not None:
             grown[:, :, : self.length] = stored[:, :, : self.length]
         return grown

@@ -22,6 +22,8 @@ PRIOR_WEIGHT = 6.0
 RECENT = 0.1
 #: Share of decisions above which a longer draft must pay, so that noise does not tip the scales.
 MARGIN = 1.02
+#: The same while drafting rests: one lucky probe must not bring it back.
+RETURN_MARGIN = 1.1
 
 
 class Goodput:
@@ -54,6 +56,7 @@ class Goodput:
         self._acceptance = 0.7
         self._draft_seconds = 0.0
         self._rounds = 0
+        self._resting = False
 
     def budgets(self, requests: Sequence[Request], limits: Sequence[int]) -> list[int]:
         """Return the lengths to draft: all that may pay, or what pays at the running acceptance rate."""
@@ -71,7 +74,8 @@ class Goodput:
         cost = np.array([n * self._draft_seconds + self._cost.seconds(batch * (1 + int(n))) for n in lengths])
         rate = expected / cost
         best = int(rate.argmax())
-        return best if rate[best] > MARGIN * rate[0] else 0
+        self._resting = rate[best] < (RETURN_MARGIN if self._resting else MARGIN) * rate[0]
+        return 0 if self._resting else best
 
     def trim(self, requests: Sequence[Request], draft: Draft) -> Draft:
         """Cut each draft where another node costs more than it brings."""
