@@ -92,6 +92,7 @@ def bench(
     repeats: int = 1,
     peer_model: Any = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    keep: Callable[[list[Run]], None] = lambda runs: None,
 ) -> list[Run]:
     """Run every prompt through every method, in turn, in this process.
 
@@ -113,6 +114,8 @@ def bench(
         The model that peers run on; by default the target's own, without our kernels.
     progress : callable
         Called with (done, total, what).
+    keep : callable
+        Called with all runs so far whenever a prompt is through, so that an interrupted bench loses little.
 
     Returns
     -------
@@ -150,6 +153,7 @@ def bench(
                 if at is not None:
                     run.near_tie = explain(target, ids, plain, out, at).near_tie
                 runs.append(run)
+        keep(runs)
     progress(total, total, "done")
     return runs
 

@@ -15,6 +15,7 @@ from specrs.errors import InvalidInputError
 if TYPE_CHECKING:
     import argparse
 
+    from specrs.bench import Run
     from specrs.cli.arguments import Parser
 
 
@@ -51,6 +52,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     prompts = read_prompts(folder, sets, arguments.limit)
     target, draft_model = shared.load_models(arguments)
+
+    def keep(runs: list[Run]) -> None:
+        if arguments.json:
+            record = {
+                "command": "specrs " + " ".join(sys.argv[1:]),
+                "environment": environment(target),
+                "summary": summarise(runs),
+                "runs": [asdict(one) for one in runs],
+            }
+            Path(arguments.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
     runs = bench(
         target,
         prompts,
@@ -60,17 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         draft_tokens=arguments.draft_tokens,
         repeats=arguments.repeats,
         progress=_show_progress,
+        keep=keep,
     )
-    summary = summarise(runs)
-    print(_table(summary))
-    if arguments.json:
-        record = {
-            "command": "specrs " + " ".join(sys.argv[1:]),
-            "environment": environment(target),
-            "summary": summary,
-            "runs": [asdict(one) for one in runs],
-        }
-        Path(arguments.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(_table(summarise(runs)))
     return 0
 
 
