@@ -5,6 +5,7 @@
 mod build;
 mod draft;
 mod enter;
+mod payoff;
 mod store;
 mod tree;
 mod uniforms;
@@ -15,6 +16,7 @@ use pyo3::prelude::*;
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
     draft::register(m)?;
+    payoff::register(m)?;
     store::register(m)?;
     tree::register(m)?;
     uniforms::register(m)

@@ -8,6 +8,7 @@
 
 pub mod draft;
 pub mod error;
+pub mod policy;
 pub mod tree;
 pub mod types;
 pub mod uniforms;
