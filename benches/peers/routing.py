@@ -26,10 +26,10 @@ TOKEN, MODEL_COST, MODEL_ACCEPTED = 0.004, 1.2, 2.4
 class State:
     """One position: the draft, its path probabilities and its label."""
 
-    __slots__ = ("label", "match", "paths", "tokens")
+    __slots__ = ("label", "match", "paths", "tokens", "truth")
 
     def __init__(self, tokens: np.ndarray, paths: np.ndarray, match: int, truth: np.ndarray) -> None:
-        self.tokens, self.paths, self.match = tokens, paths, match
+        self.tokens, self.paths, self.match, self.truth = tokens, paths, match, truth
         equal = tokens[: len(truth)] == truth[: len(tokens)]
         self.label = int(np.argmin(equal)) if not equal.all() else len(equal)
 
@@ -62,14 +62,10 @@ def run(files: list[list[State]], rule: Rule, router: PayoffRouter | None = None
                 cached += 1
             else:
                 gain, cost = MODEL_ACCEPTED + 1, MODEL_COST
-            if router is not None and len(state.tokens):
-                # The label of a draft is known by replay once the text is written; here at the round's end, cut to it.
-                known = states[int(at)].tokens[:0] if not length else state.tokens
-                seen = min(state.label + 1, max(int(gain), 1))
-                truth = np.concatenate([state.tokens[: min(state.label, seen)], [2**32 - 2]])[:seen]
-                if len(known) or seen:
-                    parents = np.arange(-1, len(state.tokens) - 1)
-                    router.note_cache(state.tokens, parents, state.paths, truth)
+            if router is not None:
+                # What is known at the round's end; later text would tell more of the draft.
+                parents = np.arange(-1, len(state.tokens) - 1)
+                router.note_cache(state.tokens, parents, state.paths, state.truth[: int(gain)])
             tokens, time, rounds, at = tokens + gain, time + cost, rounds + 1, at + gain
     return tokens / time, cached / rounds
 
@@ -127,7 +123,9 @@ def main() -> None:
         rows = {name: run(chosen, rule) for name, rule in rules.items()}
         rows["router"] = run(chosen, route, router)
         oracle = rows["oracle"][0]
-        print(json.dumps({which: {k: [round(v[0], 3), round(v[1], 2), round(v[0] / oracle, 3)] for k, v in rows.items()}}))
+        print(
+            json.dumps({which: {k: [round(v[0], 3), round(v[1], 2), round(v[0] / oracle, 3)] for k, v in rows.items()}})
+        )
 
 
 if __name__ == "__main__":

@@ -313,8 +313,8 @@ def pad_drafts(
 class PayoffRouter:
     """Chooses, before verification, between the cache's draft, a model drafter's, and none.
 
-    The arm with the most expected tokens per unit of time wins, and a cache draft is cut where one more token costs more
-    than it brings. Hybrid Verified Decoding (Su et al., arXiv:2606.01019) compares with a fixed threshold instead.
+    The arm with the most expected tokens per unit of time wins, and a cache draft is cut where one more token costs
+    more than it brings. Hybrid Verified Decoding (Su et al., arXiv:2606.01019) compares with a fixed threshold instead.
 
     Parameters
     ----------
