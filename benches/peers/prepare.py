@@ -1,9 +1,10 @@
 """Make the token streams that ``measure.py`` replays, from Python sources on this computer.
 
 ``train.npz`` is the history: files of the given roots, duplicates left out, in a fixed random order.
-``heldout_same.npz`` are files of the same roots that the history lacks. ``heldout_edit.npz`` are files of a newer Python
-whose older version is among the first million tokens of the history: what an agent writes when it edits a file. Tokens
-are those of cl100k_base. Its vocabulary is downloaded by tiktoken, or, with ``--wheel``, taken from a ``litellm`` wheel.
+``heldout_same.npz`` are files of the same roots that the history lacks. ``heldout_edit.npz`` are files of a newer
+Python whose older version is among the first million tokens of the history: what an agent writes when it edits a file.
+Tokens are those of cl100k_base. Its vocabulary is downloaded by tiktoken, or, with ``--wheel``, taken from a
+``litellm`` wheel.
 
     python benches/peers/prepare.py --out DIR --old LIB_3_11 --new LIB_3_13 [--roots DIR ...] [--wheel FILE]
 """

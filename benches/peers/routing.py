@@ -54,6 +54,7 @@ def run(files: list[list[State]], rule: Rule, router: PayoffRouter | None = None
     rounds = cached = 0
     for states in files:
         at = 0.0
+        waiting: list[tuple[int, State]] = []
         while int(at) < len(states):
             state = states[int(at)]
             length = rule(state)
@@ -62,11 +63,14 @@ def run(files: list[list[State]], rule: Rule, router: PayoffRouter | None = None
                 cached += 1
             else:
                 gain, cost = MODEL_ACCEPTED + 1, MODEL_COST
-            if router is not None:
-                # What is known at the round's end; later text would tell more of the draft.
-                parents = np.arange(-1, len(state.tokens) - 1)
-                router.note_cache(state.tokens, parents, state.paths, state.truth[: int(gain)])
             tokens, time, rounds, at = tokens + gain, time + cost, rounds + 1, at + gain
+            if router is not None:
+                # A draft's label is known when the text has gone on for as long as the draft.
+                waiting.append((int(at - gain), state))
+                while waiting and waiting[0][0] + 64 <= at:
+                    old = waiting.pop(0)[1]
+                    parents = np.arange(-1, len(old.tokens) - 1)
+                    router.note_cache(old.tokens, parents, old.paths, old.truth)
     return tokens / time, cached / rounds
 
 

@@ -73,7 +73,8 @@ fn replay_labels_only_what_is_known() {
     assert_eq!(replayed(&tokens, &parents, &[]), [None; 4]);
     assert_eq!(replayed(&tokens, &parents, &[5]), [Some(true), None, None, None]);
     assert_eq!(replayed(&tokens, &parents, &[5, 6]), [Some(true), Some(true), Some(false), None]);
-    assert_eq!(replayed(&tokens, &parents, &[4]), [Some(false); 4]);
+    assert_eq!(replayed(&tokens, &parents, &[4]), [Some(false), None, None, None]);
+    assert_eq!(replayed(&tokens, &parents, &[4, 4, 4]), [Some(false); 4]);
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Default for PayoffOptions {
     }
 }
 
-/// Compares drafts by expected tokens per unit of time.
+/// Compares drafts by the time that their expected tokens save.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PayoffRouter {
     calibration: Calibration,
@@ -81,19 +81,34 @@ impl PayoffRouter {
     /// Chooses for one request. `path_probs` are those of the cache's draft in the order of its nodes, which is best
     /// first; `uniform` in [0, 1) decides on exploration.
     pub fn choose(&self, path_probs: &[f32], uniform: f64) -> Choice {
-        let mut best = (1.0 / self.forward.seconds(1), Choice::Plain);
-        let mut expected = 1.0;
-        for (node, &path_prob) in path_probs.iter().enumerate() {
-            expected += f64::from(self.calibration.rate(path_prob));
-            let rate = expected / self.forward.seconds(node + 2);
-            if rate > best.0 {
-                best = (rate, Choice::Cache { nodes: node + 1 });
-            }
+        let plain = 1.0 / self.forward.seconds(1);
+        let model = (1.0 + self.model_accepted) / (self.model + self.forward.seconds(1 + self.model_nodes));
+        if self.model.is_finite() && uniform < self.explore {
+            return Choice::Model;
         }
-        if self.model.is_finite() {
-            let seconds = self.model + self.forward.seconds(1 + self.model_nodes);
-            if (1.0 + self.model_accepted) / seconds > best.0 || uniform < self.explore {
-                return Choice::Model;
+        // The round that is the alternative, by its tokens and their rate.
+        let (other, reach, rate) = if self.model.is_finite() && model > plain {
+            (Choice::Model, 1.0 + self.model_accepted, model)
+        } else {
+            (Choice::Plain, 1.0, plain)
+        };
+        // A token that the alternative would write is worth the time this takes. What lies beyond is not lost by the
+        // alternative, since the place to copy from is still there after its round: together it is worth one more round
+        // of copying, and each further token what it costs to copy.
+        let round = self.forward.seconds(1 + path_probs.len());
+        let copying = (1.0 + path_probs.len() as f64) / round;
+        let reach = reach + rate * round;
+        let worth = |token: f64| {
+            let within = (reach - token).clamp(0.0, 1.0);
+            within / rate + (1.0 - within) / copying.max(rate)
+        };
+        let mut best = (0.0, other);
+        let mut value = worth(0.0);
+        for (node, &path_prob) in path_probs.iter().enumerate() {
+            value += f64::from(self.calibration.rate(path_prob)) * worth((node + 1) as f64);
+            let gain = value - self.forward.seconds(node + 2);
+            if gain > best.0 {
+                best = (gain, Choice::Cache { nodes: node + 1 });
             }
         }
         best.1
@@ -176,14 +191,16 @@ impl PayoffRouter {
 
 /// Which nodes of a draft the following text would have accepted, and whether that is known yet.
 ///
-/// A node is `Some(true)` if its path equals the text, `Some(false)` if it does not, and `None` if the text that follows
-/// is still too short to tell: what is learned at a position uses only what is known there.
+/// A node is `Some(true)` if its path equals the text, `Some(false)` if it does not, and `None` if it lies deeper than the
+/// text that follows. A failure above such a node would tell its fate too, but to count deep nodes only when they fail
+/// would make them look worse than they are.
 pub fn replayed(tokens: &[u32], parents: &[i32], following: &[u32]) -> Vec<Option<bool>> {
     let mut fate: Vec<(Option<bool>, usize)> = Vec::with_capacity(tokens.len());
     for (&token, &parent) in tokens.iter().zip(parents) {
         let (above, depth) = if parent < 0 { (Some(true), 0) } else { fate[parent as usize] };
         let own = match above {
-            Some(true) => following.get(depth).map(|&next| next == token),
+            _ if depth >= following.len() => None,
+            Some(true) => Some(following[depth] == token),
             other => other,
         };
         fate.push((own, depth + 1));
