@@ -537,3 +537,61 @@ def pad_drafts(
     tokens: npt.ArrayLike, row_ptr: npt.ArrayLike, width: int, fill: int = -1
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return ragged drafts as int32 of shape (B, width), filled up with ``fill``, and their lengths, shape (B,)."""
+
+@final
+class PayoffRouter:
+    """Chooses, before verification, between the cache's draft, a model drafter's, and none.
+
+    The arm with the most expected tokens per unit of time wins, and a cache draft is cut where one more token costs
+    more than it brings. Hybrid Verified Decoding (Su et al., arXiv:2606.01019) compares with a fixed threshold instead.
+
+    Parameters
+    ----------
+    token_cost : float
+        Cost of one more token in a forward, as a share of a forward over one token.
+    model_cost : float, optional
+        Cost of a model draft, as a share of a forward over one token; none means that there is no model drafter.
+    model_nodes : int
+        Tokens that a model draft verifies.
+    model_accepted : float
+        Accepted tokens expected of a model draft.
+    explore : float
+        Share of rounds that try the model drafter against the estimate.
+    """
+
+    def __new__(
+        cls,
+        *,
+        token_cost: float = 0.02,
+        model_cost: float | None = None,
+        model_nodes: int = 4,
+        model_accepted: float = 1.5,
+        explore: float = 0.01,
+    ) -> PayoffRouter: ...
+    def choose(self, path_probs: npt.ArrayLike, uniform: float) -> tuple[str, int]:
+        """Return ('cache', nodes to verify), ('model', 0) or ('plain', 0).
+
+        ``path_probs``, shape (N,), are the products of confidences down to each node, in the order of the nodes;
+        ``uniform`` in [0, 1) decides on exploration.
+        """
+
+    def expected(self, path_probs: npt.ArrayLike) -> float:
+        """Return the accepted tokens expected of a draft, after calibration."""
+
+    def note_time(self, tokens: int, seconds: float) -> None:
+        """Learn the time of a target forward over ``tokens`` tokens."""
+
+    def note_model(self, nodes: int, accepted: int, seconds: float) -> None:
+        """Learn from a model draft: nodes verified, tokens accepted, seconds spent drafting."""
+
+    def note_cache(
+        self, tokens: npt.ArrayLike, parents: npt.ArrayLike, path_probs: npt.ArrayLike, following: npt.ArrayLike
+    ) -> None:
+        """Learn from a cache draft, verified or not, by the tokens that followed it."""
+
+    def save(self) -> str:
+        """Return what was learned, as text with its version."""
+
+    @staticmethod
+    def load(text: str) -> PayoffRouter:
+        """Return a router from what ``save`` gave."""

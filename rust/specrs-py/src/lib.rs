@@ -6,6 +6,7 @@ mod build;
 mod draft;
 mod enter;
 mod linear;
+mod payoff;
 mod store;
 mod tree;
 mod uniforms;
@@ -20,6 +21,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     uniforms::register(m)?;
     verify::register(m)?;
     linear::register(m)?;
+    payoff::register(m)?;
     store::register(m)?;
     tree::register(m)
 }

@@ -11,15 +11,15 @@ use crate::enter::{enter, invalid};
 type TreeArrays<'py> =
     (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f32>>);
 
-fn floats_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
+pub fn floats_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
     let array = py.import("numpy")?.call_method1("asarray", (value, "float32"))?;
     let Ok(array) = array.cast::<PyArray1<f32>>() else {
-        return Err(invalid(py, "confidence must be a 1-D array of floats"));
+        return Err(invalid(py, "probabilities must be a 1-D array of floats"));
     };
     Ok(array.readonly().as_array().iter().copied().collect())
 }
 
-fn parents_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
+pub fn parents_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
     let narrow = |&parent: &i64| {
         i32::try_from(parent).map_err(|_| invalid(py, &format!("parents must fit into int32, got {parent}")))
     };
