@@ -125,9 +125,10 @@ def test_mutants_are_rejected(name):
     for case in (case for case in CASES if case["rule"] == rule):
         if oracle_outcome(case, rules) != (tuple(case["path"]), case["token"]):
             return
-    for seed, kind, nodes in product((0, 1, 2), KINDS, (2, 3)):
-        problem = Problem.random(seed, 3, 2, 4, kind)
-        for parents in shapes(rule, nodes, 2):
+    sizes = [(3, 2, 4, 2), (3, 1, 12, 2), (4, 2, 6, 2), (3, 3, 4, 3)]
+    for (vocabulary, depth, unit, nodes), seed, kind in product(sizes, (0, 1), KINDS):
+        problem = Problem.random(seed, vocabulary, depth, unit, kind)
+        for parents in shapes(rule, nodes, depth):
             if not is_possible(problem, parents, how_drawn(rule)):
                 continue
             if worst_distance(rule, partial(oracle, rules=rules), problem, parents) > 1e-4:
