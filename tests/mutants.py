@@ -80,7 +80,7 @@ def chain_one_coin_for_both(target_probs, draft_probs, tokens, parents, accept, 
 @mutant("chain")
 def chain_stale_draft_law(target_probs, draft_probs, tokens, parents, accept, emit):
     """Uses the first node's law at every node."""
-    return chain(target_probs, [draft_probs[0]] * len(tokens), tokens, parents, accept, emit)
+    return chain(target_probs, list(draft_probs[:1]) * len(tokens), tokens, parents, accept, emit)
 
 
 @mutant("chain")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specrs.generation import Chunk, Generation, Session, Stream, generate, stream
     from specrs.models.loading import load
     from specrs.report.report import Report
+    from specrs.verification import Verdict, verify
 
 __all__ = [
     "CacheStore",
@@ -26,10 +27,12 @@ __all__ = [
     "SpecrsError",
     "Stream",
     "SuffixCache",
+    "Verdict",
     "__version__",
     "generate",
     "load",
     "stream",
+    "verify",
 ]
 
 #: Public names that are imported when first used.
@@ -39,9 +42,11 @@ _LAZY = {
     "Report": "specrs.report.report",
     "Session": "specrs.generation",
     "Stream": "specrs.generation",
+    "Verdict": "specrs.verification",
     "generate": "specrs.generation",
     "load": "specrs.models.loading",
     "stream": "specrs.generation",
+    "verify": "specrs.verification",
 }
 
 

@@ -344,6 +344,7 @@ def round_coins(
     positions: npt.NDArray[np.uint32],
     row_ptr: npt.NDArray[np.int64],
     depths: npt.NDArray[np.int32],
+    parents: npt.NDArray[np.int32] | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the accept and emit coins of every logit row of a round.
 
@@ -358,6 +359,8 @@ def round_coins(
         As for ``verify``.
     depths : array of int32, shape (N,)
         1 for a child of the anchor.
+    parents : array of int32, shape (N,), optional
+        For rules that try siblings in turn: a node's accept coin is its own, keyed by its rank among its siblings.
 
     Returns
     -------

@@ -40,7 +40,7 @@ def check(rule, backend, vocabulary, depth, nodes, unit, seeds, how=None):
                 continue
             found = worst_distance(rule, backend, problem, parents, how)
             # SpecTr's scale comes out of a bisection, so its thresholds are no small fractions.
-            assert found == 0 if rule != "spectr" else found < 1e-6, (rule, seed, kind, parents, float(found))
+            assert found == 0 if rule != "spectr" else found < 1e-5, (rule, seed, kind, parents, float(found))
             checked += 1
     return checked
 
@@ -125,9 +125,10 @@ def test_mutants_are_rejected(name):
     for case in (case for case in CASES if case["rule"] == rule):
         if oracle_outcome(case, rules) != (tuple(case["path"]), case["token"]):
             return
-    for seed, kind, nodes in product((0, 1, 2), KINDS, (2, 3)):
-        problem = Problem.random(seed, 3, 2, 4, kind)
-        for parents in shapes(rule, nodes, 2):
+    sizes = [(3, 2, 4, 2), (3, 1, 12, 2), (4, 2, 6, 2), (3, 3, 4, 3)]
+    for (vocabulary, depth, unit, nodes), seed, kind in product(sizes, (0, 1), KINDS):
+        problem = Problem.random(seed, vocabulary, depth, unit, kind)
+        for parents in shapes(rule, min(nodes, depth) if rule in CHAINS else nodes, depth):
             if not is_possible(problem, parents, how_drawn(rule)):
                 continue
             if worst_distance(rule, partial(oracle, rules=rules), problem, parents) > 1e-4:

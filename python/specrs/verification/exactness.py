@@ -23,12 +23,12 @@ from specrs.reference import RULES
 
 #: The largest coin below 1: rejects whatever can be rejected.
 HIGH = 1.0 - 2.0**-53
-#: Halvings of a coin's interval; the thresholds' own float32 rounding is about as large as what is left.
-HALVINGS = 26
+#: Halvings of a coin's interval; what is left is below the thresholds' own float32 rounding.
+HALVINGS = 24
 #: Fractions with denominators up to this are told apart from each other and from rounding.
-LARGEST_DENOMINATOR = 900
+LARGEST_DENOMINATOR = 400
 #: How far float32 may put a threshold from its fraction.
-ROUNDING = 5e-7
+ROUNDING = 2.5e-6
 
 Law = tuple[Fraction, ...]
 Floats = npt.NDArray[np.float64]

@@ -307,6 +307,7 @@ fn verify_relaxed<'py>(
 
 /// The accept and emit coins of every row of a round.
 #[pyfunction]
+#[pyo3(signature = (seeds, requests, positions, row_ptr, depths, parents = None))]
 fn round_coins<'py>(
     py: Python<'py>,
     seeds: PyReadonlyArray1<'py, u64>,
@@ -314,11 +315,13 @@ fn round_coins<'py>(
     positions: PyReadonlyArray1<'py, u32>,
     row_ptr: PyReadonlyArray1<'py, i64>,
     depths: PyReadonlyArray1<'py, i32>,
+    parents: Option<PyReadonlyArray1<'py, i32>>,
 ) -> PyResult<(Array1<'py, f64>, Array1<'py, f64>)> {
     let (seeds, requests) = (slice(py, "seeds", &seeds)?, slice(py, "requests", &requests)?);
     let (positions, row_ptr) = (slice(py, "positions", &positions)?, slice(py, "row_ptr", &row_ptr)?);
     let depths = slice(py, "depths", &depths)?;
-    let keys = specrs::verify::RoundKeys { seeds, requests, positions, row_ptr, depths };
+    let parents = parents.as_ref().map(|p| slice(py, "parents", p)).transpose()?;
+    let keys = specrs::verify::RoundKeys { seeds, requests, positions, row_ptr, depths, parents };
     let (accept, emit) = enter(py, || specrs::verify::round_coins(&keys))?;
     Ok((accept.into_pyarray(py), emit.into_pyarray(py)))
 }

@@ -16,14 +16,19 @@ pub struct RoundKeys<'a> {
     pub row_ptr: &'a [i64],
     /// Depth of each node, 1 for a child of the anchor.
     pub depths: &'a [i32],
+    /// Parent of each node, for rules that try siblings in turn: a node's accept coin is then its own, keyed by its rank
+    /// among its siblings. Without it a row's accept coin decides about the row's child.
+    pub parents: Option<&'a [i32]>,
 }
 
 /// The accept and the emit coin of every logit row: (seed, request, committed tokens + depth, purpose).
 ///
+/// With parents the accept coin of a first child's row is what the parent's row has without them.
+///
 /// # Errors
 /// Arrays of the wrong length, depths below 1, a position beyond 32 bits.
 pub fn round_coins(keys: &RoundKeys<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
-    let RoundKeys { seeds, requests, positions, row_ptr, depths } = *keys;
+    let RoundKeys { seeds, requests, positions, row_ptr, depths, parents } = *keys;
     let count = seeds.len();
     let rows = count + depths.len();
     if requests.len() != count || positions.len() != count || row_ptr.len() != count + 1 {
@@ -37,6 +42,15 @@ pub fn round_coins(keys: &RoundKeys<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
     if row_ptr[0] != 0 || row_ptr[count] != rows as i64 || row_ptr.windows(2).any(|w| w[1] <= w[0]) {
         return Err(Error::invalid(format!(
             "row_ptr must grow from 0 to the number of requests and nodes, {rows}, got {row_ptr:?}"
+        )));
+    }
+    if let Some(parents) = parents
+        && parents.len() != depths.len()
+    {
+        return Err(Error::invalid(format!(
+            "parents must have one entry per node, {}, got {}",
+            depths.len(),
+            parents.len()
         )));
     }
     let (mut accept, mut emit) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
@@ -54,7 +68,12 @@ pub fn round_coins(keys: &RoundKeys<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
                 Error::invalid(format!("position {} + depth {depth} of request {b} exceeds 32 bits", positions[b]))
             })?;
             let key = Key { seed: seeds[b], request: requests[b], position, purpose: Purpose::Accept, index: 0 };
-            accept.push(uniform(key));
+            let own = parents.filter(|_| row > first).map(|parents| {
+                let (node, siblings) = (row - b - 1, &parents[first - b..row - b - 1]);
+                let rank = siblings.iter().filter(|&&parent| parent == parents[node]).count();
+                Key { position: position - 1, index: rank as u32, ..key }
+            });
+            accept.push(uniform(own.unwrap_or(key)));
             emit.push(uniform(Key { purpose: Purpose::Emit, ..key }));
         }
     }

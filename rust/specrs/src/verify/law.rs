@@ -36,7 +36,6 @@ pub(crate) struct Scratch {
     sums: Vec<f64>,
     /// Total of each block's residual.
     pub(crate) residual: Vec<f64>,
-    values: Vec<f32>,
     candidates: Vec<(f32, u32)>,
 }
 
@@ -87,8 +86,9 @@ impl Cut {
     const NONE: Self = Self { logit: f32::NEG_INFINITY, from: 0 };
 
     #[inline(always)]
+    #[allow(clippy::needless_bitwise_bool, reason = "a branch here is mispredicted for every other logit")]
     fn keeps(self, id: usize, logit: f32) -> bool {
-        logit > self.logit || (logit == self.logit && id >= self.from as usize)
+        (logit > self.logit) | ((logit == self.logit) & (id >= self.from as usize))
     }
 }
 
@@ -239,10 +239,12 @@ impl<'a, E: Element> RowLaw<'a, E> {
         };
         let mut weights = simd::weights::<E>(bits, self.scale);
         if self.cut != Cut::NONE {
-            for (index, weight) in weights.iter_mut().enumerate() {
-                if !self.cut.keeps(ids.start + index, E::value(bits[index])) {
-                    *weight = 0.0;
-                }
+            let from = (self.cut.from as usize).clamp(ids.start, ids.start + BLOCK) - ids.start;
+            for (weight, &bits) in weights[..from].iter_mut().zip(&bits[..from]) {
+                *weight = if E::value(bits) > self.cut.logit { *weight } else { 0.0 };
+            }
+            for (weight, &bits) in weights[from..].iter_mut().zip(&bits[from..]) {
+                *weight = if E::value(bits) >= self.cut.logit { *weight } else { 0.0 };
             }
         }
         weights
@@ -279,9 +281,12 @@ impl<'a, E: Element> RowLaw<'a, E> {
         self.scratch.sums = sums;
     }
 
-    /// Calls `visit(logit, id)` for each kept token whose logit is at least `floor`.
-    fn visit_from(&self, floor: f32, mut visit: impl FnMut(f32, u32)) {
+    /// Writes (logit, id) of each kept token whose logit is at least `floor` to the front of `found`, which grows as
+    /// needed and never shrinks. Returns their number. No branch depends on a single logit.
+    fn collect_from(&self, floor: f32, found: &mut Vec<(f32, u32)>) -> usize {
+        const GROUP: usize = 32;
         let floor = floor.max(self.cut.logit);
+        let mut count = 0;
         simd::run(
             #[inline(always)]
             || {
@@ -290,36 +295,44 @@ impl<'a, E: Element> RowLaw<'a, E> {
                         continue;
                     }
                     let ids = self.block_range(block);
-                    for (index, group) in self.row[ids.clone()].chunks(32).enumerate() {
+                    for (index, group) in self.row[ids.clone()].chunks(GROUP).enumerate() {
                         if !group.iter().fold(false, |any, &bits| any | (E::value(bits) >= floor)) {
                             continue;
                         }
-                        for (id, &bits) in (ids.start + index * 32..).zip(group) {
-                            let logit = E::value(bits);
-                            if logit >= floor && self.cut.keeps(id, logit) {
-                                visit(logit, id as u32);
-                            }
+                        if found.len() < count + GROUP {
+                            found.resize(2 * (count + GROUP), (0.0, 0));
                         }
+                        let free = &mut found[count..count + GROUP];
+                        let mut taken = 0;
+                        for (id, &bits) in (ids.start + index * GROUP..).zip(group) {
+                            let logit = E::value(bits);
+                            free[taken] = (logit, id as u32);
+                            taken += usize::from((logit >= floor) & self.cut.keeps(id, logit));
+                        }
+                        count += taken;
                     }
                 }
             },
         );
+        count
+    }
+
+    /// The k-th largest block maximum, which is at most the k-th largest logit: what is below it needs no look.
+    fn kth_maximum(&self, k: usize) -> f32 {
+        let mut maxima = self.scratch.maxima.clone();
+        if maxima.len() < k {
+            f32::NEG_INFINITY
+        } else {
+            *maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+        }
     }
 
     /// Keeps the `k` largest scaled logits and what ties with the last.
     fn cut_top_k(&mut self, k: usize, temperature: f32) {
-        let mut values = std::mem::take(&mut self.scratch.values);
-        values.clear();
-        // The k-th largest block maximum is at most the k-th largest logit: what is below it needs no look.
-        let mut floor = f32::NEG_INFINITY;
-        if self.scratch.maxima.len() >= k {
-            values.extend_from_slice(&self.scratch.maxima);
-            floor = *values.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1;
-            values.clear();
-        }
-        self.visit_from(floor, |logit, _| values.push(logit));
-        let mut kth = *values.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1;
-        self.scratch.values = values;
+        let mut candidates = std::mem::take(&mut self.scratch.candidates);
+        let count = self.collect_from(self.kth_maximum(k), &mut candidates);
+        let mut kth = candidates[..count].select_nth_unstable_by(k - 1, |a, b| b.0.total_cmp(&a.0)).1.0;
+        self.scratch.candidates = candidates;
         if kth == f32::NEG_INFINITY {
             return;
         }
@@ -336,9 +349,8 @@ impl<'a, E: Element> RowLaw<'a, E> {
         // Tokens lighter than this cannot be in the nucleus: all of them together weigh less than the tail.
         let light = (1.0 - top_p) * self.sum / self.row.len() as f64;
         let mut candidates = std::mem::take(&mut self.scratch.candidates);
-        candidates.clear();
-        self.visit_from(self.scale.logit_of(light), |logit, id| candidates.push((logit, id)));
-        let cut = nucleus(&mut candidates, self.scale, top_p * self.sum);
+        let count = self.collect_from(self.scale.logit_of(light), &mut candidates);
+        let cut = nucleus(&mut candidates[..count], self.scale, top_p * self.sum);
         self.scratch.candidates = candidates;
         let changed = cut != self.cut;
         self.cut = cut;
@@ -348,12 +360,11 @@ impl<'a, E: Element> RowLaw<'a, E> {
     /// Drops what weighs less than `min_p` times the heaviest. Returns whether the cut moved.
     fn cut_min_p(&mut self, min_p: f32) -> bool {
         let scale = self.scale;
-        let mut smallest = scale.max;
-        self.visit_from(scale.logit_of(f64::from(min_p)), |logit, _| {
-            if logit < smallest && scale.weight(logit) >= min_p {
-                smallest = logit;
-            }
-        });
+        let mut candidates = std::mem::take(&mut self.scratch.candidates);
+        let count = self.collect_from(scale.logit_of(f64::from(min_p)), &mut candidates);
+        let heavy = candidates[..count].iter().map(|candidate| candidate.0).filter(|&l| scale.weight(l) >= min_p);
+        let smallest = heavy.fold(scale.max, f32::min);
+        self.scratch.candidates = candidates;
         if smallest <= self.cut.logit {
             return false;
         }
@@ -373,13 +384,9 @@ impl<'a, E: Element> RowLaw<'a, E> {
 
     /// The `k` largest logits with their ids, largest first, lower id first among equals.
     pub(crate) fn largest(&self, k: usize) -> Vec<(f32, u32)> {
-        let mut floor = f32::NEG_INFINITY;
-        if self.scratch.maxima.len() >= k {
-            let mut maxima = self.scratch.maxima.clone();
-            floor = *maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1;
-        }
         let mut found = Vec::new();
-        self.visit_from(floor, |logit, id| found.push((logit, id)));
+        let count = self.collect_from(self.kth_maximum(k), &mut found);
+        found.truncate(count);
         found.sort_unstable_by(|a, b| b.0.partial_cmp(&a.0).unwrap_or(std::cmp::Ordering::Equal).then(a.1.cmp(&b.1)));
         found.truncate(k);
         found
