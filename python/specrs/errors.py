@@ -61,5 +61,9 @@ class MissingExtraError(SpecrsError, ImportError):
     """An optional dependency is not installed; the message gives the command that installs it."""
 
 
+class GpuError(SpecrsError):
+    """There is no CUDA driver, no kernel for the device, or the driver refused a launch; the message names its error."""
+
+
 class InternalError(SpecrsError):
     """A bug in specrs."""

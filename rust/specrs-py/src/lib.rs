@@ -4,6 +4,7 @@
 
 mod build;
 mod enter;
+mod gpu;
 mod uniforms;
 
 use pyo3::prelude::*;
@@ -11,5 +12,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
+    gpu::register(m)?;
     uniforms::register(m)
 }

@@ -1,0 +1,4 @@
+// Every kernel of specrs in one translation unit: one fatbin for nvcc, one stand-in driver for the emulator.
+#include "kernels/row_statistics.cu"
+#include "kernels/row_law.cu"
+#include "kernels/verify_walk.cu"

@@ -1,0 +1,61 @@
+//! Every kernel with its block size, its dynamic shared memory and its parameters.
+
+use crate::Argument;
+use crate::error::GpuError;
+
+/// One kernel as its launcher sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// The name in the sources and in the fatbin.
+    pub name: &'static str,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Most bytes of dynamic shared memory that a launch may ask for.
+    pub shared: u32,
+    /// One letter per parameter: `P` pointer, `p` pointer that may be null, `i` int32, `l` int64, `f` float.
+    pub parameters: &'static str,
+}
+
+impl Kernel {
+    /// Refuses a launch that the kernel does not take.
+    pub(crate) fn check(&self, grid: [u32; 3], shared: u32, arguments: &[Argument]) -> Result<(), GpuError> {
+        let invalid = |what: String| Err(GpuError::InvalidLaunch(format!("kernel {}: {what}", self.name)));
+        if arguments.len() != self.parameters.len() {
+            return invalid(format!("expected {} arguments, got {}", self.parameters.len(), arguments.len()));
+        }
+        for (index, (&argument, parameter)) in arguments.iter().zip(self.parameters.chars()).enumerate() {
+            if argument.letter() != parameter.to_ascii_uppercase() && argument.letter() != parameter {
+                return invalid(format!("argument {index} must be of type '{parameter}', got {argument:?}"));
+            }
+            if parameter == 'P' && argument == Argument::Address(0) {
+                return invalid(format!("argument {index} must not be null"));
+            }
+        }
+        if grid.contains(&0) {
+            return invalid(format!("a grid must not be empty, got {grid:?}"));
+        }
+        if shared > self.shared {
+            return invalid(format!("at most {} bytes of dynamic shared memory, got {shared}", self.shared));
+        }
+        Ok(())
+    }
+}
+
+const fn kernel(name: &'static str, threads: u32, parameters: &'static str) -> Kernel {
+    Kernel { name, threads, shared: 0, parameters }
+}
+
+/// The kernels of `cuda/kernels`, in the order of `cuda/specrs.cu`.
+pub const KERNELS: &[Kernel] = &[
+    kernel("row_partials_f32", 256, "PliipipiP"),
+    kernel("row_partials_bf16", 256, "PliipipiP"),
+    kernel("row_partials_f16", 256, "PliipipiP"),
+    kernel("row_summary", 256, "PiipipPPPPP"),
+    kernel("row_law_f32", 256, "PliPiPiPPPPPP"),
+    kernel("row_law_bf16", 256, "PliPiPiPPPPPP"),
+    kernel("row_law_f16", 256, "PliPiPiPPPPPP"),
+    kernel("draw_rows_f32", 256, "PliPPiPP"),
+    kernel("draw_rows_bf16", 256, "PliPPiPP"),
+    kernel("draw_rows_f16", 256, "PliPPiPP"),
+    kernel("walk_tree", 256, "PPPPiiPPPP"),
+];
