@@ -32,3 +32,130 @@ def coins(
     array of float64, shape (P,)
         Multiples of 2**-53 in [0, 1). Philox4x32-10 (Salmon et al., 2011).
     """
+
+def verify(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
+    dtype: str,
+    row_ptr: npt.NDArray[np.int64],
+    tokens: npt.NDArray[np.uint32],
+    parents: npt.NDArray[np.int32],
+    rule: str,
+    temperature: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int32],
+    top_p: npt.NDArray[np.float32],
+    min_p: npt.NDArray[np.float32],
+    accept_coins: npt.NDArray[np.float64],
+    emit_coins: npt.NDArray[np.float64],
+    draft_probs: npt.NDArray[np.float32] | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+    """Verify the drafts of B requests with N nodes in total over R = B + N logit rows.
+
+    Parameters
+    ----------
+    logits : array, shape (R, V)
+        Processed target logits; rows may be further apart than they are long. Request b owns rows
+        row_ptr[b] .. row_ptr[b + 1]: its anchor's, then one per node.
+    dtype : {'f32', 'f16', 'bf16'}
+        float32, float16, or bfloat16 bits in uint16.
+    row_ptr : array of int64, shape (B + 1,)
+        First row of each request.
+    tokens : array of uint32, shape (N,)
+        Draft tokens; request b's start at row_ptr[b] - b.
+    parents : array of int32, shape (N,)
+        Parent within the request, -1 for the anchor; parents come before children.
+    rule : {'greedy_or_fixed', 'chain'}
+        Exact rules. 'greedy_or_fixed' takes what plain decoding takes with the row's emit coin and descends while the
+        draft has it. 'chain' is rejection sampling (arXiv 2211.17192) with ``draft_probs``.
+    temperature, top_p, min_p : array of float32, shape (B,)
+        0, 1 and 0 mean greedy, off and off.
+    top_k : array of int32, shape (B,)
+        0 means off.
+    accept_coins, emit_coins : array of float64, shape (R,)
+        In [0, 1). A row's accept coin decides about its children, its emit coin draws its token.
+    draft_probs : array of float32, shape (N, V_draft), optional
+        The law that each node's token was drawn from; ids it does not cover have probability 0.
+
+    Returns
+    -------
+    path_ptr : array of int64, shape (B + 1,)
+    path : array of int32
+        Accepted nodes within their request.
+    bonus : array of uint32, shape (B,)
+        4294967295 where status is 2.
+    status : array of uint8, shape (B,)
+        0 ok; 1 empty residual, drew from the target's law; 2 unusable target row, path ends there; 3 unusable draft
+        row, drew from the target's law; 4 draft token in neither vocabulary, cut there.
+    """
+
+def round_coins(
+    seeds: npt.NDArray[np.uint64],
+    requests: npt.NDArray[np.uint32],
+    positions: npt.NDArray[np.uint32],
+    row_ptr: npt.NDArray[np.int64],
+    depths: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the accept and emit coins of every logit row of a round.
+
+    Parameters
+    ----------
+    seeds : array of uint64, shape (B,)
+    requests : array of uint32, shape (B,)
+        Which sample of the same prompt and seed.
+    positions : array of uint32, shape (B,)
+        Committed tokens.
+    row_ptr : array of int64, shape (B + 1,)
+        As for ``verify``.
+    depths : array of int32, shape (N,)
+        1 for a child of the anchor.
+
+    Returns
+    -------
+    accept_coins, emit_coins : array of float64, shape (R,)
+        Keyed by position + depth (the anchor has depth 0).
+    """
+
+def draw(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
+    dtype: str,
+    temperature: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int32],
+    top_p: npt.NDArray[np.float32],
+    min_p: npt.NDArray[np.float32],
+    coins: npt.NDArray[np.float64],
+    with_probs: bool,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]:
+    """Draw one token per row, and return the law it was drawn from if ``with_probs``.
+
+    Parameters
+    ----------
+    logits : array, shape (R, V)
+    dtype : {'f32', 'f16', 'bf16'}
+    temperature, top_p, min_p : array of float32, shape (R,)
+    top_k : array of int32, shape (R,)
+    coins : array of float64, shape (R,)
+    with_probs : bool
+
+    Returns
+    -------
+    tokens : array of uint32, shape (R,)
+        4294967295 for a row that is NaN, +inf or masked throughout.
+    probs : array of float32, shape (R, V), or None
+        To the bit what ``verify`` computes from the same logits; one-hot at temperature 0; a drawn token has a positive
+        entry; NaN for an unusable row.
+    """
+
+def log_probs(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
+    dtype: str,
+    rows: npt.NDArray[np.int64],
+    tokens: npt.NDArray[np.uint32],
+) -> npt.NDArray[np.float32]:
+    """Return the log-softmax of row ``rows[i]`` at ``tokens[i]`` (temperature 1, nothing truncated), shape (n,)."""
+
+def top_log_probs(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
+    dtype: str,
+    rows: npt.NDArray[np.int64],
+    k: int,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32]]:
+    """Return ids and log-probabilities of the ``k`` most probable tokens of each row, both of shape (n, k)."""

@@ -6,6 +6,7 @@ mod build;
 mod enter;
 mod gpu;
 mod uniforms;
+mod verify;
 
 use pyo3::prelude::*;
 
@@ -13,5 +14,6 @@ use pyo3::prelude::*;
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
     gpu::register(m)?;
-    uniforms::register(m)
+    uniforms::register(m)?;
+    verify::register(m)
 }

@@ -9,6 +9,7 @@
 pub mod error;
 pub mod types;
 pub mod uniforms;
+pub mod verify;
 
 pub use error::{Error, ErrorKind, Result};
 pub use types::{NodeId, TokenId};

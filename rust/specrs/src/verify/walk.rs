@@ -1,0 +1,44 @@
+//! Greedy and fixed candidates: take the token that plain decoding takes, and descend while the draft has it.
+//!
+//! Exact for every tree and every way of drafting that does not look at the emit coins, duplicates included: the token at
+//! a node is drawn from the target's law before the draft is looked at.
+
+use super::batch::Request;
+use super::law::{RowLaw, Scratch, argmax};
+use super::logits::Element;
+use super::sampling::Sampling;
+use super::{Round, Status};
+
+/// The token that plain decoding takes at a row with this emit coin; `None` if the row has no law.
+pub(crate) fn plain<E: Element>(row: &[E::Bits], sampling: Sampling, coin: f64, scratch: &mut Scratch) -> Option<u32> {
+    if sampling.is_greedy() {
+        argmax::<E>(row, scratch).ok()
+    } else {
+        RowLaw::<E>::new(row, sampling, scratch).ok().map(|law| law.draw(coin))
+    }
+}
+
+/// Verifies one request.
+pub(crate) fn verify<E: Element>(
+    request: &Request<'_>,
+    rows: &[&[E::Bits]],
+    sampling: Sampling,
+    emit: &[f64],
+    scratch: &mut Scratch,
+) -> Round {
+    let mut round = Round::default();
+    let mut node = -1;
+    loop {
+        let row = request.row(node);
+        let Some(token) = plain::<E>(rows[row], sampling, emit[row], scratch) else {
+            return round.cut();
+        };
+        match request.child_with(node, token) {
+            Some(child) => {
+                node = child as i32;
+                round.path.push(node);
+            }
+            None => return round.end(token, Status::Ok),
+        }
+    }
+}
