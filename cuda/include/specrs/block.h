@@ -15,7 +15,7 @@ struct BlockScratch {
 
 __device__ __forceinline__ int warp_count() { return int(blockDim.x) >> 5; }
 
-__device__ inline double block_sum(double v, BlockScratch& scratch) {
+__device__ __forceinline__ double block_sum(double v, BlockScratch& scratch) {
   v = warp_sum(v);
   if (lane_id() == 0) scratch.number[warp_id()] = v;
   __syncthreads();
@@ -24,7 +24,7 @@ __device__ inline double block_sum(double v, BlockScratch& scratch) {
   return total;
 }
 
-__device__ inline float block_max(float v, BlockScratch& scratch) {
+__device__ __forceinline__ float block_max(float v, BlockScratch& scratch) {
   v = warp_max(v);
   if (lane_id() == 0) scratch.value[warp_id()] = v;
   __syncthreads();
@@ -33,7 +33,7 @@ __device__ inline float block_max(float v, BlockScratch& scratch) {
   return largest;
 }
 
-__device__ inline int block_min(int v, BlockScratch& scratch) {
+__device__ __forceinline__ int block_min(int v, BlockScratch& scratch) {
   v = warp_min(v);
   if (lane_id() == 0) scratch.id[warp_id()] = v;
   __syncthreads();
@@ -42,7 +42,7 @@ __device__ inline int block_min(int v, BlockScratch& scratch) {
   return smallest;
 }
 
-__device__ inline Best block_best(Best v, BlockScratch& scratch) {
+__device__ __forceinline__ Best block_best(Best v, BlockScratch& scratch) {
   v = warp_best(v);
   if (lane_id() == 0) {
     scratch.value[warp_id()] = v.value;
@@ -56,11 +56,11 @@ __device__ inline Best block_best(Best v, BlockScratch& scratch) {
 }
 
 // Whether any thread's predicate holds.
-__device__ inline bool block_any(bool predicate, BlockScratch& scratch) { return block_min(predicate ? 0 : 1, scratch) == 0; }
+__device__ __forceinline__ bool block_any(bool predicate, BlockScratch& scratch) { return block_min(predicate ? 0 : 1, scratch) == 0; }
 
 // Exclusive prefix sum over the threads, and the total. `slots` is one word per warp.
 template <class T>
-__device__ inline T block_scan(T v, T (&slots)[32], T& total) {
+__device__ __forceinline__ T block_scan(T v, T (&slots)[32], T& total) {
   const T inclusive = warp_scan(v);
   if (lane_id() == 31) slots[warp_id()] = inclusive;
   __syncthreads();

@@ -30,7 +30,7 @@ struct DraftLaw {
 };
 
 // q(id): the first entry that names the id, 0 where none does. Ids below 0 pad a list.
-__device__ inline float draft_prob(const DraftLaw& draft, long long row, int id) {
+__device__ __forceinline__ float draft_prob(const DraftLaw& draft, long long row, int id) {
   if (row < 0) return 0.f;
   if (draft.dense) return id < draft.width ? draft.dense[row_offset(row, draft.width) + id] : 0.f;
   if (!draft.sparse_ids) return 0.f;
@@ -39,23 +39,59 @@ __device__ inline float draft_prob(const DraftLaw& draft, long long row, int id)
   return 0.f;
 }
 
+// The draft probabilities of one chunk, 0 outside the row.
+template <int WIDTH>
+__device__ __forceinline__ void draft_chunk(const DraftLaw& draft, long long row, int first, float (&q)[WIDTH]) {
+#pragma unroll
+  for (int e = 0; e < WIDTH; e++) q[e] = 0.f;
+  if (draft.dense) {
+    const float* probs = draft.dense + row_offset(row, draft.width);
+    if (first >= 0 && first + WIDTH <= draft.width && reinterpret_cast<uintptr_t>(probs + first) % 16 == 0) {
+#pragma unroll
+      for (int e = 0; e < WIDTH; e += 4) {
+        const Chunk c = load_chunk(probs + first + e);
+#pragma unroll
+        for (int i = 0; i < 4; i++) q[e + i] = __uint_as_float(c.word[i]);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < WIDTH; e++)
+        if (first + e >= 0 && first + e < draft.width) q[e] = probs[first + e];
+    }
+  } else if (draft.sparse_ids) {
+    // Backwards, so that the first entry that names an id wins.
+    for (int i = draft.width - 1; i >= 0; i--) {
+      const long long at = draft.sparse_ids[row_offset(row, draft.width) + i] - first;
+      if (at < 0 || at >= WIDTH) continue;
+      const float prob = draft.sparse_probs[row_offset(row, draft.width) + i];
+#pragma unroll
+      for (int e = 0; e < WIDTH; e++)
+        if (e == int(at)) q[e] = prob;
+    }
+  }
+}
+
+// A probability, with room for the rounding of a sum.
+__device__ __forceinline__ bool is_prob(float q) { return q >= 0.f && q <= 1.001f; }
+
 // Weights of one thread's chunk. A draft probability that is no probability makes the weight NaN, which the sums carry.
 template <class T>
 __device__ __forceinline__ void site_weights(const Tile<T>& row, const RowLaw& law, const DrawSite& site, const DraftLaw& draft,
                                              int tile, int j, float (&w)[Tile<T>::WIDTH]) {
-  float l[Tile<T>::WIDTH];
+  constexpr int WIDTH = Tile<T>::WIDTH;
+  float l[WIDTH], q[WIDTH];
   row.load(tile, j, l);
   const int first = row.first_id(tile, j);
   const bool subtract = site.draft_scale != 0.f && site.draft_row >= 0;
+  if (subtract) draft_chunk(draft, site.draft_row, first, q);
 #pragma unroll
-  for (int e = 0; e < Tile<T>::WIDTH; e++) {
+  for (int e = 0; e < WIDTH; e++) {
     const int id = first + e;
     const bool inside = id >= 0 && id < row.vocab && id != site.exclude;
     float weight = inside ? site.target_scale * law_prob(law, id, l[e]) : 0.f;
     if (subtract && inside) {
-      const float q = draft_prob(draft, site.draft_row, id);
-      const float rest = weight - site.draft_scale * q;
-      weight = q >= 0.f && q <= 3.402823466e38f ? (rest > 0.f ? rest : 0.f) : __uint_as_float(0x7fc00000u);
+      const float rest = weight - site.draft_scale * q[e];
+      weight = is_prob(q[e]) ? (rest > 0.f ? rest : 0.f) : __uint_as_float(0x7fc00000u);
     }
     w[e] = weight;
   }
@@ -63,7 +99,7 @@ __device__ __forceinline__ void site_weights(const Tile<T>& row, const RowLaw& l
 
 // Sum of a tile's weights, in every thread. All threads of the block must call it.
 template <class T>
-__device__ double tile_mass(const Tile<T>& row, const RowLaw& law, const DrawSite& site, const DraftLaw& draft, int tile,
+__device__ __forceinline__ double tile_mass(const Tile<T>& row, const RowLaw& law, const DrawSite& site, const DraftLaw& draft, int tile,
                             BlockScratch& scratch) {
   double sum = 0.0;
 #pragma unroll 1
@@ -80,7 +116,7 @@ __device__ double tile_mass(const Tile<T>& row, const RowLaw& law, const DrawSit
 
 // The tile in which the running sum of `masses` passes `goal`, and the sum before it. Rounding at the very end falls
 // back to the last tile with mass. Every thread computes it alone. -1 when no tile has mass.
-__device__ inline int find_tile(const double* masses, int tiles, double goal, double& before) {
+__device__ __forceinline__ int find_tile(const double* masses, int tiles, double goal, double& before) {
   double below = 0.0;
   int chosen = -1;
   for (int tile = 0; tile < tiles; tile++) {
@@ -97,7 +133,7 @@ __device__ inline int find_tile(const double* masses, int tiles, double goal, do
 // The id in `tile` at which the running sum, which stands at `before`, passes `goal`; the tile's last id with weight
 // when rounding leaves the goal above it. -1 when no id has weight. All threads of the block must call it.
 template <class T>
-__device__ int draw_in_tile(const Tile<T>& row, const RowLaw& law, const DrawSite& site, const DraftLaw& draft, int tile,
+__device__ __forceinline__ int draw_in_tile(const Tile<T>& row, const RowLaw& law, const DrawSite& site, const DraftLaw& draft, int tile,
                             double before, double goal, BlockScratch& scratch) {
   int pick = NO_ID, last = -1;
 #pragma unroll 1

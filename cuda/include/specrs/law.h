@@ -61,7 +61,7 @@ __device__ __forceinline__ float law_prob(const RowLaw& law, int id, float logit
 }
 
 // The request that owns a row: the last b with row_ptr[b] <= row. Requests without rows are skipped by construction.
-__device__ inline int request_of_row(const long long* row_ptr, int requests, long long row) {
+__device__ __forceinline__ int request_of_row(const long long* row_ptr, int requests, long long row) {
   int low = 0, high = requests;  // row_ptr[low] <= row < row_ptr[high]
   while (high - low > 1) {
     const int middle = (low + high) >> 1;

@@ -9,7 +9,7 @@ namespace specrs {
 enum Purpose : unsigned { PURPOSE_DRAFT = 1, PURPOSE_ACCEPT = 2, PURPOSE_EMIT = 3, PURPOSE_POLICY = 4 };
 
 // A multiple of 2^-53 in [0, 1).
-__device__ inline double coin(unsigned long long seed, unsigned request, unsigned position, unsigned purpose, unsigned index) {
+__device__ __forceinline__ double coin(unsigned long long seed, unsigned request, unsigned position, unsigned purpose, unsigned index) {
   unsigned c0 = position, c1 = purpose, c2 = request, c3 = index;
   unsigned k0 = unsigned(seed), k1 = unsigned(seed >> 32);
 #pragma unroll

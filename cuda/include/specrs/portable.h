@@ -20,6 +20,8 @@
 
 // Entry of a kernel whose blocks have at most `threads` threads.
 #define SPECRS_KERNEL(threads, name) extern "C" __global__ void __launch_bounds__(threads) name
+// The same, for a kernel that runs few blocks at once: its threads may use as many registers as `blocks` blocks allow.
+#define SPECRS_KERNEL_FEW(threads, blocks, name) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 
 namespace specrs {
 

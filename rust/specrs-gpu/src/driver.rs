@@ -19,7 +19,7 @@ unsafe extern "C" {
 /// The functions that we call. Loaded once; the library stays open for the life of the process.
 pub(crate) struct Driver {
     get_error_name: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
-    driver_version: unsafe extern "C" fn(*mut c_int) -> Code,
+    get_version: unsafe extern "C" fn(*mut c_int) -> Code,
     device_count: unsafe extern "C" fn(*mut c_int) -> Code,
     device_get: unsafe extern "C" fn(*mut c_int, c_int) -> Code,
     context_retain: unsafe extern "C" fn(*mut Pointer, c_int) -> Code,
@@ -76,7 +76,7 @@ impl Driver {
         let init: unsafe extern "C" fn(c_uint) -> Code = symbol!("cuInit");
         let driver = Self {
             get_error_name: symbol!("cuGetErrorName"),
-            driver_version: symbol!("cuDriverGetVersion"),
+            get_version: symbol!("cuDriverGetVersion"),
             device_count: symbol!("cuDeviceGetCount"),
             device_get: symbol!("cuDeviceGet"),
             context_retain: symbol!("cuDevicePrimaryCtxRetain"),
@@ -120,7 +120,7 @@ impl Driver {
     pub(crate) fn version(&self) -> Result<i32, GpuError> {
         let mut version = 0;
         // SAFETY: writes one int.
-        self.check("cuDriverGetVersion", unsafe { (self.driver_version)(&raw mut version) })?;
+        self.check("cuDriverGetVersion", unsafe { (self.get_version)(&raw mut version) })?;
         Ok(version)
     }
 
