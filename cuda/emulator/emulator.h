@@ -76,6 +76,11 @@ struct Warp {
   const char* operation = nullptr;
 };
 
+struct AsyncCopy {
+  void* shared;
+  const void* global;
+};
+
 struct Thread {
   unsigned index = 0;
   uint3 thread_idx{}, block_idx{};
@@ -83,6 +88,8 @@ struct Thread {
   unsigned warp_generation = 0, block_generation = 0;
   const char* where = "";
   void* stack_pointer = nullptr;
+  std::vector<AsyncCopy> copies;  // of cp.async, not yet done
+  std::vector<size_t> groups;     // ends of the closed groups among them
 };
 
 inline std::vector<Thread> threads;

@@ -33,12 +33,13 @@ __device__ void block_sites(const void* logits, long long stride, int vocab, con
     ended = true;
     if (i < min(range.nodes, path_stride)) {
       const RowLaw law = laws[row];
-      const Candidate x = judge<T>(logits, stride, vocab, law, row, tokens[range.first_node + i], draft, kind, range.first_node + i);
+      const Candidate x = judge<T>(logits, stride, vocab, law, row, tokens[range.first_node + i], draft, kind,
+                                   draft_row(draft, range.first_node + i));
       site.status = x.status;
       if (x.status == STATUS_OK) {
         ended = law.rate == 0.f && x.target_prob == 0.f;
         if (law.rate != 0.f) {
-          site.draft_row = range.first_node + i;
+          site.draft_row = draft_row(draft, range.first_node + i);
           site.draft_scale = 1.f;
         }
         c = fmin(1.0, c * double(x.target_prob) * reciprocal(x.draft_prob));
@@ -54,9 +55,9 @@ __device__ void block_sites(const void* logits, long long stride, int vocab, con
   SPECRS_KERNEL(256, block_sites_##suffix)(const void* logits, long long stride, int vocab, const void* laws,             \
                                            const long long* row_ptr, const long long* tokens, int requests, int kind,     \
                                            const float* dense, const long long* sparse_ids, const float* sparse_probs,    \
-                                           int width, int path_stride, void* sites) {                                     \
+                                           int width, const long long* row_of, int path_stride, void* sites) {                               \
     specrs::block_sites<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), row_ptr, tokens, requests,    \
-                           kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width}, path_stride,                   \
+                           kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, path_stride,                   \
                            static_cast<specrs::DrawSite*>(sites));                                                        \
   }                                                                                                                       \
   SPECRS_EXPORT(block_sites_##suffix, 256)
@@ -79,14 +80,17 @@ SPECRS_KERNEL(256, accept_block)(const long long* row_ptr, int requests, const d
     if (site.row < 0) break;
     const double c = site.target_scale;
     double h = c;  // behind the last node
+    bool unsound = false;
     if (site.draft_scale != 0.f) {
       double s = 0.0;
       for (int tile = 0; tile < tiles; tile++) s += masses[row_offset(row, tiles) + tile];
       const double below = s + 1.0 - c;
       h = below > 0.0 ? s * reciprocal(below) : 1.0;
-      if (is_nan(float(s))) h = c;  // the draft row is no law: the draft ends here
+      unsound = is_nan(float(s));
+      if (unsound) h = c;  // the draft row is no law: the draft ends here
     }
     if (accept[row - 1] < h) tau = i;
+    if (unsound) break;
   }
   for (int i = 0; i < path_stride; i++) path[row_offset(b, path_stride) + i] = i < tau ? i : -1;
   accepted[b] = range.nodes < 0 ? 0 : tau;

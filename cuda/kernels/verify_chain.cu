@@ -37,7 +37,7 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
     if (!stop) {
       const long long row = range.first_row + node, n = range.first_node + node;
       const RowLaw law = laws[row];
-      const Candidate c = judge<T>(logits, stride, vocab, law, row, tokens[n], draft, kind, n);
+      const Candidate c = judge<T>(logits, stride, vocab, law, row, tokens[n], draft, kind, draft_row(draft, n));
       bool take;
       if (law.rate == 0.f) {
         take = c.target_prob > 0.f;
@@ -70,7 +70,7 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
     if (kind == DRAFT_ONE_HOT) {
       site.exclude = int(tokens[range.first_node + length]);
     } else {
-      site.draft_row = range.first_node + length;
+      site.draft_row = draft_row(draft, range.first_node + length);
       site.draft_scale = lenience;
     }
   }
@@ -117,10 +117,10 @@ __device__ void token_rank(const void* logits, long long stride, int vocab, cons
   SPECRS_KERNEL(256, accept_chain_##suffix)(                                                                              \
       const void* logits, long long stride, int vocab, const void* laws, const long long* row_ptr, const long long* tokens, \
       int requests, int kind, const float* dense, const long long* sparse_ids, const float* sparse_probs, int width,      \
-      const double* accept, int rule, const float* target_weight, float lenience, float epsilon, float delta,             \
+      const long long* row_of, const double* accept, int rule, const float* target_weight, float lenience, float epsilon, float delta,             \
       const float* entropy, const int* rank, int k, int path_stride, int* path, int* accepted, void* sites) {             \
     specrs::accept_chain<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), row_ptr, tokens, requests,   \
-                            kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width}, accept, rule, target_weight,  \
+                            kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, accept, rule, target_weight,  \
                             lenience, epsilon, delta, entropy, rank, k, path_stride, path, accepted,                      \
                             static_cast<specrs::DrawSite*>(sites));                                                       \
   }                                                                                                                       \

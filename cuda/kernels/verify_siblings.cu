@@ -5,8 +5,8 @@
 //   q_i with x_i zeroed and renormalised (Sequoia, EAGLE). After the last rejection the bonus is drawn from p_(k+1).
 //   No vector is kept: by induction p_i = max(0, a_i p - b_i q), with a' = a / s, b' = (b + 1 / n) / s, where n is what is left
 //   of q's mass (1 with replacement) and s the residual's sum; a rejected id has a p - b q < 0 and keeps it.
-//   u_1 is the accept coin of the node's row, u_(i+1) = (u_i - r) / (1 - r) with r = p_i(x_i) / q_i(x_i): given the rejection
-//   it is uniform again and independent of what happened.
+//   u_i is the accept coin of the child's own row. An empty residual (p_i equals q_i) draws from p_i. Without replacement a
+//   token that comes twice cannot have been drawn, so it ends the candidates with status 3.
 // Shapes. As verify_chain.cu, with parents (N,); all children of a node have the same draft row, that of the first child.
 // Blocks. One per request, 256 threads: the stages follow one another. masses: (B, tiles) float64 scratch.
 // Bytes. Per rejected candidate one read of a row of p and of q, per request one tile more.
@@ -15,6 +15,20 @@
 #include "../include/specrs/accept.h"
 
 namespace specrs {
+
+// The sums of a stage's weights, by tile into `masses`, and together. All threads of the block must call it.
+template <class T>
+__device__ __forceinline__ double stage_masses(const Tile<T>& row, const RowLaw& law, const DrawSite& site, const DraftLaw& draft,
+                                               int tiles, double* masses, BlockScratch& scratch) {
+  double sum = 0.0;
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; tile++) {
+    const double mass = tile_mass(row, law, site, draft, tile, scratch);
+    if (threadIdx.x == 0) masses[tile] = mass;
+    sum += mass;
+  }
+  return sum;
+}
 
 template <class T>
 __device__ void verify_siblings(const void* logits, long long stride, int vocab, const RowLaw* laws, const double* law_masses,
@@ -35,49 +49,44 @@ __device__ void verify_siblings(const void* logits, long long stride, int vocab,
     const RowLaw law = laws[row_number];
     if (law.status != STATUS_OK || length == path_stride) break;
     const Tile<T> row(static_cast<const T*>(logits) + row_offset(row_number, stride), vocab);
-    double a = 1.0, subtracted = 0.0, left = 1.0, u = accept[row_number];
+    double a = 1.0, subtracted = 0.0, left = 1.0;
     for (int child = node + 1; child < range.nodes; child++) {
       const long long n = range.first_node + child;
       if (parents[n] != node) continue;
-      if (site.draft_row < 0 && law.rate != 0.f) site.draft_row = n;
-      const Candidate x = judge<T>(logits, stride, vocab, law, row_number, tokens[n], draft, kind, site.draft_row < 0 ? n : site.draft_row);
+      if (site.draft_row < 0) site.draft_row = draft_row(draft, n);
+      Candidate x = judge<T>(logits, stride, vocab, law, row_number, tokens[n], draft, kind, site.draft_row);
       if (law.rate == 0.f) {  // greedy: the first child that is the argmax
-        if (x.status == STATUS_OK && x.target_prob > 0.f) {
-          node = child;
-          descend = true;
-          break;
-        }
-        continue;
-      }
-      if (x.status != STATUS_OK) {
-        if (site.status == STATUS_OK) site.status = x.status;
-        break;  // the draft's law cannot be trusted from here on
-      }
-      const double target = fmax(0.0, a * x.target_prob - subtracted * x.draft_prob);
-      const double scale = reciprocal(left), proposal = double(x.draft_prob) * scale;
-      if (u * proposal < target) {
+        if (x.status != STATUS_OK || x.target_prob == 0.f) continue;
         node = child;
         descend = true;
         break;
       }
-      const double ratio = target * reciprocal(proposal);
-      u = ratio < 1.0 ? fmin((u - ratio) * reciprocal(1.0 - ratio), 1.0 - 1.0 / 9007199254740992.0) : 0.0;
-      u = fmax(u, 0.0);
-      subtracted += scale;
-      site.target_scale = float(a);
-      site.draft_scale = float(subtracted);
-      double sum = 0.0;
-      for (int tile = 0; tile < tiles; tile++) {
-        const double mass = tile_mass(row, law, site, draft, tile, scratch);
-        if (threadIdx.x == 0) masses[tile] = mass;
-        sum += mass;
+      for (int other = node + 1; other < child && !replacement; other++)
+        if (parents[range.first_node + other] == node && tokens[range.first_node + other] == tokens[n]) x.status = STATUS_DRAFT_NAN;
+      if (x.status != STATUS_OK) {
+        site.status = x.status;
+        break;  // the draft's law cannot be trusted from here on
       }
-      if (!(sum > 0.0)) break;  // nothing is left to give to a sibling; residual_draw names the reason
+      const double target = fmax(0.0, a * x.target_prob - subtracted * x.draft_prob), scale = reciprocal(left);
+      if (accept[row_number + child - node] * (double(x.draft_prob) * scale) < target) {
+        node = child;
+        descend = true;
+        break;
+      }
+      const DrawSite before = site;
+      site.target_scale = float(a);
+      site.draft_scale = float(subtracted + scale);
+      double sum = stage_masses(row, law, site, draft, tiles, masses, scratch);
+      if (!(sum > 0.0)) {  // p_i equals q_i, or the draft row is no law: p_i is what is left
+        site = before;
+        site.status = is_nan(float(sum)) ? STATUS_DRAFT_NAN : STATUS_RESIDUAL_EMPTY;
+        if (site.draft_scale != 0.f) stage_masses(row, law, site, draft, tiles, masses, scratch);
+        break;
+      }
       const double norm = reciprocal(sum);
       a *= norm;
-      subtracted *= norm;
-      if (!replacement) left -= x.draft_prob;
-      if (!(left > 1e-6)) break;  // the draft law's support is used up
+      subtracted = (subtracted + scale) * norm;
+      if (!replacement) left = fmax(left - x.draft_prob, 1e-9);
     }
     if (descend) {
       if (threadIdx.x == 0) path[length] = node;
@@ -104,11 +113,11 @@ __device__ void verify_siblings(const void* logits, long long stride, int vocab,
   SPECRS_KERNEL_FEW(256, 2, verify_siblings_##suffix)(                                                                      \
       const void* logits, long long stride, int vocab, const void* laws, const double* law_masses, int tiles,             \
       const long long* row_ptr, const long long* tokens, const int* parents, int kind, const float* dense,                \
-      const long long* sparse_ids, const float* sparse_probs, int width, const double* accept, int replacement,           \
+      const long long* sparse_ids, const float* sparse_probs, int width, const long long* row_of, const double* accept, int replacement, \
       double* masses, int path_stride, int* path, int* accepted, void* sites) {                                           \
     __shared__ specrs::BlockScratch scratch;                                                                              \
     specrs::verify_siblings<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), law_masses, tiles,        \
-                               row_ptr, tokens, parents, kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width},  \
+                               row_ptr, tokens, parents, kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, \
                                accept, replacement != 0, masses, path_stride, path, accepted,                             \
                                static_cast<specrs::DrawSite*>(sites), scratch);                                           \
   }                                                                                                                       \

@@ -123,15 +123,16 @@ def siblings(targets, tokens, parents, draft_rows, accept, emit, *, with_replace
     node, path = -1, []
     while True:
         row = node + 1
-        p, u, q = targets[row].copy(), accept[row], None
-        taken, status = None, 0
+        p, q, taken, status = targets[row].copy(), None, None, 0
         for child in children(parents, node):
             q = draft_rows[child].copy() if q is None else q
             x = tokens[child]
-            if u * q[x] < p[x]:
+            if not q[x] > 0:
+                status = 3
+                break
+            if accept[child + 1] * q[x] < p[x]:
                 taken = child
                 break
-            u = (u - p[x] / q[x]) / (1 - p[x] / q[x])
             left = np.maximum(p - q, 0)
             if not left.sum() > 1e-12:
                 status = 1
@@ -139,10 +140,8 @@ def siblings(targets, tokens, parents, draft_rows, accept, emit, *, with_replace
             p = left / left.sum()
             if not with_replacement:
                 q[x] = 0
-                if not q.sum() > 1e-6:
-                    break
                 q = q / q.sum()
         if taken is None:
-            return path, draw(targets[row] if status else p, emit[row]), status
+            return path, draw(p, emit[row]), status
         path.append(taken)
         node = taken

@@ -43,26 +43,25 @@ struct Candidate {
 };
 
 template <class T>
-__device__ __forceinline__ Candidate judge(const void* logits, long long stride, int vocab, const RowLaw& law, long long row, long long token,
-                           const DraftLaw& draft, int kind, long long draft_row) {
+__device__ __forceinline__ Candidate judge(const void* logits, long long stride, int vocab, const RowLaw& law, long long row,
+                                           long long token, const DraftLaw& draft, int kind, long long law_row) {
   Candidate c{0.f, 1.f, STATUS_OK};
   if (law.status != STATUS_OK) {
     c.status = law.status;
     return c;
   }
-  const int reach = kind == DRAFT_DENSE ? max(vocab, draft.width) : vocab;
-  if (token < 0 || token >= reach) {
+  const bool in_vocabulary = token >= 0 && token < vocab;
+  if (kind != DRAFT_ONE_HOT) c.draft_prob = token >= 0 && token < NO_ID ? draft_prob(draft, law_row, int(token)) : 0.f;
+  if (!in_vocabulary && (kind == DRAFT_ONE_HOT || c.draft_prob == 0.f)) {
     c.status = STATUS_ID_OUT_OF_RANGE;
-    return c;
-  }
-  if (kind != DRAFT_ONE_HOT) c.draft_prob = draft_prob(draft, draft_row, int(token));
-  if (law.rate == 0.f) {  // a greedy request asks for the argmax alone
+  } else if (law.rate == 0.f) {  // a greedy request asks for the argmax alone
     c.target_prob = token == law.argmax ? 1.f : 0.f;
     c.draft_prob = 1.f;
-    return c;
+  } else if (!(c.draft_prob > 0.f && is_prob(c.draft_prob))) {
+    c.status = STATUS_DRAFT_NAN;
+  } else if (in_vocabulary) {
+    c.target_prob = target_prob<T>(logits, stride, law, row, int(token));
   }
-  if (!(c.draft_prob > 0.f && c.draft_prob <= 1.001f)) c.status = STATUS_DRAFT_NAN;
-  else if (token < vocab) c.target_prob = target_prob<T>(logits, stride, law, row, int(token));
   return c;
 }
 

@@ -27,7 +27,12 @@ struct DraftLaw {
   const long long* sparse_ids;
   const float* sparse_probs;
   int width;  // vocabulary of dense rows, entries of sparse ones
+  const long long* row_of = nullptr;  // row of each node's law; without it every node has its own
 };
+
+__device__ __forceinline__ long long draft_row(const DraftLaw& draft, long long node) {
+  return draft.row_of ? draft.row_of[node] : node;
+}
 
 // q(id): the first entry that names the id, 0 where none does. Ids below 0 pad a list.
 __device__ __forceinline__ float draft_prob(const DraftLaw& draft, long long row, int id) {

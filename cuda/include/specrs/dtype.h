@@ -8,9 +8,11 @@
 namespace specrs {
 
 struct bf16 {
+  static constexpr bool IS_BFLOAT = true;
   unsigned short bits;
 };
 struct f16 {
+  static constexpr bool IS_BFLOAT = false;
   unsigned short bits;
 };
 

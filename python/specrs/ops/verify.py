@@ -40,14 +40,16 @@ class DraftTree(NamedTuple):
 
 
 class DraftLaw(NamedTuple):
-    """The law each node's token was drawn from, one row per node, float32.
+    """The law each node's token was drawn from, float32 rows.
 
-    Dense: ``probs`` (N, V'), ids beyond V' have probability 0. Sparse: ``ids`` int64 (N, S), padded with -1, and ``probs``
-    (N, S). One-hot (argmax, cache, fixed candidates): neither.
+    Dense: ``probs`` (L, V'), ids beyond V' have probability 0. Sparse: ``ids`` int64 (L, S), padded with -1, and ``probs``
+    (L, S). One-hot (argmax, cache, fixed candidates): neither. ``row_of`` int64 (N,) is the row of each node's law; without
+    it every node has its own and L is N.
     """
 
     probs: torch.Tensor | None = None
     ids: torch.Tensor | None = None
+    row_of: torch.Tensor | None = None
 
     @property
     def kind(self) -> int:
@@ -119,10 +121,12 @@ def check_draft(draft: DraftLaw, nodes: int) -> None:
         if draft.ids is not None:
             raise InvalidInputError("a sparse draft law needs probs beside its ids, got ids alone")
         return
-    width = draft.probs.shape[1] if draft.probs.dim() == 2 else -1
-    check_tensor("draft probs", draft.probs, torch.float32, (nodes, width))
+    rows, width = draft.probs.shape if draft.probs.dim() == 2 else (-1, -1)
+    check_tensor("draft probs", draft.probs, torch.float32, (nodes if draft.row_of is None else rows, width))
     if draft.ids is not None:
-        check_tensor("draft ids", draft.ids, torch.int64, (nodes, width))
+        check_tensor("draft ids", draft.ids, torch.int64, (rows, width))
+    if draft.row_of is not None:
+        check_tensor("draft row_of", draft.row_of, torch.int64, (nodes,))
 
 
 def _empty(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -243,7 +247,7 @@ def verify_chain(
     head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
     test = [accept, RULES[rule.kind], rule.target_weight, rule.lenience, rule.epsilon, rule.delta, entropy, rank, rule.k]
     tail = [tree.longest, verdict.path, verdict.accepted, sites]
-    launch(f"accept_chain_{suffix}", (requests + 7) // 8, [*head, *draft.arguments(), *test, *tail])
+    launch(f"accept_chain_{suffix}", (requests + 7) // 8, [*head, *draft.arguments(), draft.row_of, *test, *tail])
     _residual_masses(logits, laws, sites, draft, masses)
     _residual_draw(logits, laws, sites, None, draft, masses, emit, verdict)
     return verdict
@@ -277,7 +281,7 @@ def verify_block(
     masses = _empty(logits, (rows, laws.tiles), torch.float64)
     site_of = _empty(logits, (requests,), torch.int32)
     head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
-    launch(f"block_sites_{suffix}", (requests + 255) // 256, [*head, *draft.arguments(), tree.longest, sites])
+    launch(f"block_sites_{suffix}", (requests + 255) // 256, [*head, *draft.arguments(), draft.row_of, tree.longest, sites])
     _residual_masses(logits, laws, sites, draft, masses)
     choice = [tree.row_ptr, requests, masses, laws.tiles, accept, sites, tree.longest]
     launch("accept_block", (requests + 255) // 256, [*choice, verdict.path, verdict.accepted, site_of])
@@ -314,7 +318,7 @@ def verify_siblings(
     sites = _empty(logits, (requests, SITE_WORDS), torch.int32)
     masses = _empty(logits, (requests, laws.tiles), torch.float64)
     head = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
-    nodes_of = [tree.row_ptr, tree.tokens, tree.parents, draft.kind, *draft.arguments()]
+    nodes_of = [tree.row_ptr, tree.tokens, tree.parents, draft.kind, *draft.arguments(), draft.row_of]
     tail = [accept, int(with_replacement), masses, tree.longest, verdict.path, verdict.accepted, sites]
     launch(f"verify_siblings_{logits_suffix(logits)}", requests, [*head, *nodes_of, *tail])
     _residual_draw(logits, laws, sites, None, draft, masses, emit, verdict)

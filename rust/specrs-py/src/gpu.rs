@@ -95,6 +95,7 @@ fn unsafe_launch_ptr(
     unsafe { gpu.launch(kernel, device, stream, grid, shared, &arguments) }.map_err(|error| to_py(py, &error))
 }
 
+#[allow(clippy::unsafe_removed_from_name, reason = "the macro renames the function inside itself alone")]
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("GPU_FATBIN_BYTES", embedded_bytes())?;
     m.add_function(wrap_pyfunction!(gpu_open, m)?)?;
