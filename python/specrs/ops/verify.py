@@ -147,7 +147,22 @@ def empty_verdict(like: torch.Tensor, requests: int, longest: int) -> Verdict:
     )
 
 
-def verify_walk(logits: torch.Tensor, tree: DraftTree, sampling: Sampling, emit: torch.Tensor) -> Verdict:
+def verdict_to_fill(out: Verdict | None, like: torch.Tensor, requests: int, longest: int) -> Verdict:
+    """Return `out` once its shapes and types are right, or a new verdict."""
+    import torch
+
+    if out is None:
+        return empty_verdict(like, requests, longest)
+    check_tensor("path", out.path, torch.int32, (requests, longest))
+    check_tensor("accepted", out.accepted, torch.int32, (requests,))
+    check_tensor("bonus", out.bonus, torch.int64, (requests,))
+    check_tensor("status", out.status, torch.int32, (requests,))
+    return out
+
+
+def verify_walk(
+    logits: torch.Tensor, tree: DraftTree, sampling: Sampling, emit: torch.Tensor, out: Verdict | None = None
+) -> Verdict:
     """Take what plain decoding takes at each row and descend while the draft has it. Exact for any tree.
 
     Parameters
@@ -160,6 +175,8 @@ def verify_walk(logits: torch.Tensor, tree: DraftTree, sampling: Sampling, emit:
         One entry per request; temperature 0 is greedy.
     emit : tensor, shape (R,)
         float64 coins in [0, 1).
+    out : Verdict, optional
+        Tensors to fill, of the shapes that :class:`Verdict` states.
     """
     import torch
 
@@ -167,7 +184,7 @@ def verify_walk(logits: torch.Tensor, tree: DraftTree, sampling: Sampling, emit:
     check_tensor("emit", emit, torch.float64, (logits.shape[0],))
     drawn = draw_rows(logits, row_laws(logits, tree.row_ptr, sampling), emit)
     requests = tree.row_ptr.shape[0] - 1
-    verdict = empty_verdict(logits, requests, tree.longest)
+    verdict = verdict_to_fill(out, logits, requests, tree.longest)
     arguments = [drawn, tree.row_ptr, tree.tokens, tree.parents, requests, tree.longest, *verdict]
     launch("walk_tree", (requests + 7) // 8, arguments)
     return verdict
@@ -208,6 +225,7 @@ def verify_chain(
     accept: torch.Tensor,
     emit: torch.Tensor,
     rule: ChainRule = EXACT,
+    out: Verdict | None = None,
 ) -> Verdict:
     """Accept along a chain by `rule`; after the first rejection draw from the residual.
 
@@ -221,6 +239,8 @@ def verify_chain(
         float64 coins in [0, 1), independent of each other and of the draft.
     rule : ChainRule
         Ratio test (exact), or a relaxed one.
+    out : Verdict, optional
+        Tensors to fill.
     """
     import torch
 
@@ -241,7 +261,7 @@ def verify_chain(
         row = [logits, vocabulary, vocabulary, tree.row_ptr, requests]
         if nodes:
             launch(f"token_rank_{suffix}", logits.shape[0], [*row, tree.tokens, tree.parents, rank])
-    verdict = empty_verdict(logits, requests, tree.longest)
+    verdict = verdict_to_fill(out, logits, requests, tree.longest)
     sites = _empty(logits, (requests, SITE_WORDS), torch.int32)
     masses = _empty(logits, (requests, laws.tiles), torch.float64)
     head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
@@ -260,6 +280,7 @@ def verify_block(
     draft: DraftLaw,
     accept: torch.Tensor,
     emit: torch.Tensor,
+    out: Verdict | None = None,
 ) -> Verdict:
     """Block verification of chains (Sun et al., arXiv 2403.10444): exact, and never fewer tokens than the ratio test.
 
@@ -276,7 +297,7 @@ def verify_block(
         check_tensor(name, coins, torch.float64, (logits.shape[0],))
     suffix, (rows, vocabulary) = logits_suffix(logits), logits.shape
     laws = row_laws(logits, tree.row_ptr, sampling)
-    verdict = empty_verdict(logits, requests, tree.longest)
+    verdict = verdict_to_fill(out, logits, requests, tree.longest)
     sites = _empty(logits, (rows, SITE_WORDS), torch.int32)
     masses = _empty(logits, (rows, laws.tiles), torch.float64)
     site_of = _empty(logits, (requests,), torch.int32)
@@ -298,6 +319,7 @@ def verify_siblings(
     emit: torch.Tensor,
     *,
     with_replacement: bool = False,
+    out: Verdict | None = None,
 ) -> Verdict:
     """Verify a tree whose siblings were drawn from one law, without or with replacement. Exact.
 
@@ -314,7 +336,7 @@ def verify_siblings(
         check_tensor(name, coins, torch.float64, (logits.shape[0],))
     vocabulary = logits.shape[1]
     laws = row_laws(logits, tree.row_ptr, sampling)
-    verdict = empty_verdict(logits, requests, tree.longest)
+    verdict = verdict_to_fill(out, logits, requests, tree.longest)
     sites = _empty(logits, (requests, SITE_WORDS), torch.int32)
     masses = _empty(logits, (requests, laws.tiles), torch.float64)
     head = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
