@@ -1,14 +1,15 @@
 """Every test of this folder runs the kernels on the stand-in driver, guarded, poisoned, in the schedule it asks for."""
 
-import pytest
-import torch
+import shutil
 
-from tests.kernels.emulator import CUDA, Emulator, build, guarded_launches
+import pytest
+
+from tests.kernels.emulator import CUDA, SHARED, Emulator, build, guarded_launches, poisoned
 
 
 @pytest.fixture(scope="session")
 def stand_in():
-    return Emulator(build(CUDA / "emulator" / "driver.cpp", "-shared", "-fPIC"))
+    return Emulator(build(CUDA / "emulator" / "driver.cpp", *SHARED))
 
 
 #: Thread and block orders; a kernel has to give the same bits in each.
@@ -25,10 +26,20 @@ def emulator(stand_in, schedule):
     """The stand-in driver in one of the schedules."""
     stand_in.open()
     stand_in.configure(*schedule)
-    was = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # what the ops allocate starts as NaN or the largest int
-    with guarded_launches():
+    with poisoned(), guarded_launches():
         yield stand_in
-    torch.use_deterministic_algorithms(was[0])
-    torch.utils.deterministic.fill_uninitialized_memory = was[1]
+
+
+@pytest.fixture
+def patched(tmp_path_factory):
+    """Copy the sources with one text replaced, which must be there exactly once (or as often as said)."""
+
+    def patch(file, old, new, times=1):
+        copy = tmp_path_factory.mktemp("sources") / "cuda"
+        shutil.copytree(CUDA, copy)
+        text = (copy / file).read_text()
+        assert text.count(old) == times, f"{file} has {old!r} {text.count(old)} times, expected {times}"
+        (copy / file).write_text(text.replace(old, new))
+        return copy
+
+    return patch

@@ -29,6 +29,8 @@ ORDERS = {"forward": 0, "reverse": 1, "shuffle": 2}
 GUARD = 64
 GUARD_BYTE = 0xA5
 FLAGS = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-function"]
+#: Inline variables must not be shared between stand-ins of one process.
+SHARED = ["-shared", "-fPIC", "-fno-gnu-unique"]
 
 
 def compiler() -> str:
@@ -76,8 +78,84 @@ class Emulator:
     def fault(self) -> str:
         return self.library.emu_fault().decode()
 
+    def run(self, name: str, grid: int, threads: int, *arguments: torch.Tensor) -> str:
+        """Launch past the loader, for kernels that are not in its table; return the fault, if any."""
+        kernel = ctypes.c_void_p()
+        assert self.library.cuLibraryGetKernel(ctypes.byref(kernel), None, name.encode()) == 0, name
+        addresses = [ctypes.c_uint64(argument.data_ptr()) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(address) for address in addresses))
+        code = self.library.cuLaunchKernel(kernel, grid, 1, 1, threads, 1, 1, 0, None, pointers, None)
+        return self.fault() if code else ""
+
     def refuse_next(self, error: int) -> None:
         self.library.emu_refuse_next(error)
+
+
+@contextlib.contextmanager
+def recorded_launches(record: list):
+    """Append (kernel, blocks, shared, arguments before, buffers after) of every launch to `record`."""
+    submit = launch_module._submit
+
+    def recording(kernel, blocks, arguments, shared, device, stream):
+        before = [x.detach().clone() if isinstance(x, torch.Tensor) and x.numel() else x for x in arguments]
+        submit(kernel, blocks, arguments, shared, device, stream)
+        after = [x.clone() for x in arguments if isinstance(x, torch.Tensor) and x.numel()]
+        record.append((kernel, blocks, shared, before, after))
+
+    launch_module._submit = recording
+    try:
+        yield
+    finally:
+        launch_module._submit = submit
+
+
+def replay(program: Path, record: list, folder: Path, table: dict | None = None) -> str:
+    """Run `record` in the sanitizer build `program`; return what it complains about. Results must be the same bits."""
+    if table is None:
+        table = {name: (threads, parameters) for name, threads, _, parameters in _core.gpu_kernels()}
+
+    def words(*values: int) -> bytes:
+        return b"".join(value.to_bytes(8, "little") for value in values)
+
+    def scalar(value: float | None, letter: str) -> bytes:
+        kind = {"f": ctypes.c_float, "i": ctypes.c_int32}.get(letter, ctypes.c_int64)
+        return bytes(kind(0 if value is None or isinstance(value, torch.Tensor) else value)).ljust(8, b"\0")
+
+    data = words(len(record))
+    for kernel, blocks, shared, before, _ in record:
+        threads, parameters = table[kernel]
+        data += words(len(kernel)) + kernel.encode() + words(*blocks, threads, shared, len(before))
+        for value, letter in zip(before, parameters, strict=True):
+            if isinstance(value, torch.Tensor) and value.numel():
+                raw = bytes(value.reshape(-1).view(torch.uint8).numpy())
+                data += words(1, len(raw)) + raw
+            else:
+                data += words(0) + scalar(value, letter)
+    (folder / "in").write_bytes(data)
+    command = [str(program), str(folder / "in"), str(folder / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    if done.returncode:
+        return done.stderr or f"exit status {done.returncode}"
+    result, at = (folder / "out").read_bytes(), 0
+    for kernel, *_, after in record:
+        for tensor in after:
+            raw = bytes(tensor.reshape(-1).view(torch.uint8).numpy())
+            assert result[at : at + len(raw)] == raw, f"{kernel} gave other bits on OS threads"
+            at += len(raw)
+    return ""
+
+
+@contextlib.contextmanager
+def poisoned():
+    """Let what the ops allocate start as NaN or the largest integer."""
+    was = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was[0])
+        torch.utils.deterministic.fill_uninitialized_memory = was[1]
 
 
 @contextlib.contextmanager

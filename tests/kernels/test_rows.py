@@ -1,9 +1,12 @@
 """Row statistics, laws and draws against NumPy, in three schedules, at odd sizes and alignments."""
 
+import mmap
+
 import numpy as np
 import pytest
 import torch
 
+from specrs.ops.launch import launch
 from specrs.ops.rows import Sampling, draw_rows, row_laws, row_statistics
 from tests.kernels import oracle
 
@@ -112,3 +115,17 @@ def test_rows_without_a_law(emulator):
     parameters = sampling([(1.0, 3, 0.5, 0.1), (0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.0)])
     drawn = draw_rows(rows, row_laws(rows, torch.arange(5), parameters), torch.full((4,), 0.99, dtype=torch.float64))
     assert drawn.tolist() == [-1, -1, -1, 19]
+
+
+def test_offsets_beyond_32_bits(emulator):
+    """Rows so far apart that a 32-bit product of row and stride wraps; the room between them is never touched."""
+    stride, vocabulary = 2**31 + 64, 100
+    no_reserve = 0x4000  # MAP_NORESERVE of Linux
+    room = mmap.mmap(-1, 2 * (2 * stride + vocabulary), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    far = torch.from_numpy(np.frombuffer(room, dtype=np.int16)).view(torch.bfloat16)
+    far[2 * stride : 2 * stride + vocabulary] = torch.arange(vocabulary) / 10.0
+    partials = torch.empty((3, 1, 4), dtype=torch.int32)
+    # The address goes in as a number, so that the guard does not copy eight gigabytes.
+    arguments = [far.data_ptr(), stride, vocabulary, 1, None, 0, None, -1, partials]
+    launch("row_partials_bf16", 3, arguments)
+    assert partials[:, 0, 3].tolist() == [0, 0, 99]

@@ -316,6 +316,38 @@ def test_siblings(emulator, seed, with_replacement):
         assert (got[0][b], got[1][b], got[2][b]) == expected
 
 
+def test_second_sibling_is_tested_against_what_is_left(emulator):
+    """p2 = (0, 1, 5.5, 5.5) / 12 and q2 = (0, 1, 1, 1) / 3: at coin 1/2 the second sibling falls, under q it would stand."""
+    rows = torch.log(torch.tensor([[0.1, 0.15, 0.375, 0.375]] * 3))
+    tree = DraftTree(torch.tensor([0, 3]), torch.tensor([0, 1]), torch.tensor([-1, -1], dtype=torch.int32), 2)
+    law, half = DraftLaw(torch.tensor([[0.7, 0.1, 0.1, 0.1]] * 2)), torch.full((3,), 0.5, dtype=torch.float64)
+    for emit, token in ((0.25, 2), (0.75, 3)):
+        coin = torch.full((3,), emit, dtype=torch.float64)
+        got = read(verify_siblings(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), law, half, coin))
+        assert got == ([[]], [token], [0])
+
+
+def test_block_goes_on_after_a_failed_prefix(emulator):
+    """c = (1, 1/2, 1) and h_1 = 2/7: the first token alone falls at coin 0.99, both together stand."""
+    rows = torch.log(torch.tensor([[0.25, 0.75], [0.8, 0.2], [0.5, 0.5]]))
+    tree = DraftTree(torch.tensor([0, 3]), torch.tensor([0, 0]), torch.tensor([-1, 0], dtype=torch.int32), 2)
+    law = DraftLaw(torch.tensor([[0.5, 0.5], [0.2, 0.8]]))
+    coin = torch.tensor([0.99, 0.99, 0.99], dtype=torch.float64)
+    got = read(verify_block(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), law, coin, coin))
+    assert got == ([[0, 1]], [1], [0])
+
+
+def test_duplicate_siblings_end_the_draft(emulator):
+    """A token that comes twice without replacement cannot have been drawn: the stage's law is drawn from, status 3."""
+    rows = torch.log(torch.tensor([[0.1, 0.3, 0.3, 0.3]] * 3))
+    tree = DraftTree(torch.tensor([0, 3]), torch.tensor([0, 0]), torch.tensor([-1, -1], dtype=torch.int32), 2)
+    law, high = DraftLaw(torch.tensor([[0.7, 0.1, 0.1, 0.1]] * 2)), torch.full((3,), 0.99, dtype=torch.float64)
+    got = read(verify_siblings(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), law, high, high))
+    assert got == ([[]], [3], [3])
+    both = verify_siblings(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), law, high, high, with_replacement=True)
+    assert read(both) == ([[]], [3], [0])
+
+
 def test_round_coins_are_those_of_rust(emulator):
     tree = DraftTree(
         torch.tensor([0, 5, 6, 8]),
@@ -343,7 +375,7 @@ def test_chain_is_lossless_by_counting(stand_in):
     target, draft = np.array([4, 1, 3, 0]) / 8, np.array([2, 4, 1, 1]) / 8
     counts, steps = np.zeros(4), 8
     lattice = (np.arange(steps) + 0.5) / steps
-    fine = (np.arange(24) + 0.5) / 24  # the residual (2, 0, 2, 0) / 4 and the law have thresholds on 1/24
+    fine = (np.arange(8) + 0.5) / 8  # the residual is (2, 0, 2, 0) / 4 and the law counts in eighths
     cases = list(itertools.product(range(4), lattice, fine))
     rows = torch.log(torch.tensor(np.tile(target, (2 * len(cases), 1)), dtype=torch.float32))
     tree = DraftTree(
