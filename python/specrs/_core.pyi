@@ -47,6 +47,10 @@ def verify(
     accept_coins: npt.NDArray[np.float64],
     emit_coins: npt.NDArray[np.float64],
     draft_probs: npt.NDArray[np.float32] | None = None,
+    draft_rows: npt.NDArray[np.int64] | None = None,
+    draft_ids: npt.NDArray[np.uint32] | None = None,
+    draft_ptr: npt.NDArray[np.int64] | None = None,
+    one_hot: bool = False,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
     """Verify the drafts of B requests with N nodes in total over R = B + N logit rows.
 
@@ -63,17 +67,28 @@ def verify(
         Draft tokens; request b's start at row_ptr[b] - b.
     parents : array of int32, shape (N,)
         Parent within the request, -1 for the anchor; parents come before children.
-    rule : {'greedy_or_fixed', 'chain'}
+    rule : {'greedy_or_fixed', 'chain', 'block', 'specinfer', 'without_replacement', 'spectr'}
         Exact rules. 'greedy_or_fixed' takes what plain decoding takes with the row's emit coin and descends while the
-        draft has it. 'chain' is rejection sampling (arXiv 2211.17192) with ``draft_probs``.
+        draft has it. 'chain' is rejection sampling (arXiv 2211.17192), 'block' block verification (2403.10444), both
+        for chains. The others are for trees whose siblings were sampled from one law: independently ('specinfer',
+        2305.09781; 'spectr', 2310.15141) or without replacement (2402.12374).
     temperature, top_p, min_p : array of float32, shape (B,)
         0, 1 and 0 mean greedy, off and off.
     top_k : array of int32, shape (B,)
         0 means off.
     accept_coins, emit_coins : array of float64, shape (R,)
-        In [0, 1). A row's accept coin decides about its children, its emit coin draws its token.
-    draft_probs : array of float32, shape (N, V_draft), optional
-        The law that each node's token was drawn from; ids it does not cover have probability 0.
+        In [0, 1). A row's emit coin draws its token. Its accept coin decides about its child ('chain', 'block'), or
+        about the row's own node (rules for siblings; see ``round_coins`` with ``parents``).
+    draft_probs : array of float32, shape (M, V_draft) or, for a sparse law, (E,), optional
+        The laws the tokens were drawn from; ids they do not cover have probability 0.
+    draft_rows : array of int64, shape (N,), optional
+        Row of ``draft_probs`` for each node; by default node i has row i.
+    draft_ids : array of uint32, shape (E,), optional
+        Ids of a sparse law, ascending within a row.
+    draft_ptr : array of int64, shape (M + 1,), optional
+        Row r of a sparse law is draft_ptr[r] .. draft_ptr[r + 1].
+    one_hot : bool
+        The tokens were chosen with certainty (instead of ``draft_probs``).
 
     Returns
     -------
@@ -85,6 +100,55 @@ def verify(
     status : array of uint8, shape (B,)
         0 ok; 1 empty residual, drew from the target's law; 2 unusable target row, path ends there; 3 unusable draft
         row, drew from the target's law; 4 draft token in neither vocabulary, cut there.
+    """
+
+def verify_relaxed(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
+    dtype: str,
+    row_ptr: npt.NDArray[np.int64],
+    tokens: npt.NDArray[np.uint32],
+    parents: npt.NDArray[np.int32],
+    rule: str,
+    knobs: npt.NDArray[np.float32],
+    temperature: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int32],
+    top_p: npt.NDArray[np.float32],
+    min_p: npt.NDArray[np.float32],
+    accept_coins: npt.NDArray[np.float64],
+    emit_coins: npt.NDArray[np.float64],
+    draft_probs: npt.NDArray[np.float32] | None = None,
+    draft_rows: npt.NDArray[np.int64] | None = None,
+    draft_ids: npt.NDArray[np.uint32] | None = None,
+    draft_ptr: npt.NDArray[np.int64] | None = None,
+    one_hot: bool = False,
+    beyond_support: bool = False,
+    budget: npt.NDArray[np.float64] | None = None,
+) -> tuple[
+    tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint32], npt.NDArray[np.uint8]],
+    npt.NDArray[np.float64],
+]:
+    """Verify chains under a relaxed rule: the output law is *not* the target's.
+
+    Parameters
+    ----------
+    rule : str
+        'ensemble' (knobs: target weight per node), 'lenience' (l), 'typical' (epsilon, delta), 'top_k' (k), 'cascade'
+        (alpha), 'fuzzy_total_variation', 'fuzzy_jensen_shannon' or 'fuzzy_kullback_leibler' (threshold).
+    knobs : array of float32
+        See ``rule``.
+    beyond_support : bool
+        Whether tokens that the target's law excludes may stand.
+    budget : array of float64, shape (B,), optional
+        Bias that each request may still gather; a position that would exceed it is verified exactly.
+
+    Other parameters are those of ``verify``.
+
+    Returns
+    -------
+    verdict : tuple
+        As ``verify`` returns it.
+    bias : array of float64, shape (B,)
+        Total-variation distance gathered over the tested positions of this round.
     """
 
 def round_coins(

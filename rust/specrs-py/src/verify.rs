@@ -6,7 +6,10 @@ use numpy::{
     PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
-use specrs::verify::{Batch, Coins, Logits, Rule, Sampling, draw as draw_rows, verify as verify_batch};
+use specrs::verify::{
+    Batch, Coins, Divergence, DraftLaw, Logits, Relaxed, Replacement, Rule, Sampling, Verdict, draw as draw_rows,
+    verify as verify_batch,
+};
 
 use crate::enter::{enter, invalid};
 
@@ -119,12 +122,79 @@ fn sampling(
         .collect()
 }
 
+/// The draft's law as it came: dense rows, sparse rows, certainty, or nothing.
+struct LawArrays<'py> {
+    dense: Option<PyReadonlyArray2<'py, f32>>,
+    sparse: Option<PyReadonlyArray1<'py, f32>>,
+    ids: Option<PyReadonlyArray1<'py, u32>>,
+    ptr: Option<PyReadonlyArray1<'py, i64>>,
+    row_of: Option<PyReadonlyArray1<'py, i64>>,
+    one_hot: bool,
+}
+
+impl<'py> LawArrays<'py> {
+    fn new(
+        py: Python<'py>,
+        probs: Option<Bound<'py, PyAny>>,
+        row_of: Option<PyReadonlyArray1<'py, i64>>,
+        ids: Option<PyReadonlyArray1<'py, u32>>,
+        ptr: Option<PyReadonlyArray1<'py, i64>>,
+        one_hot: bool,
+    ) -> PyResult<Self> {
+        if ids.is_some() != ptr.is_some() || (ids.is_some() && probs.is_none()) || (one_hot && probs.is_some()) {
+            return Err(invalid(
+                py,
+                "a draft law is draft_probs alone, or draft_probs with draft_ids and draft_ptr, or one_hot alone",
+            ));
+        }
+        let (mut dense, mut sparse) = (None, None);
+        match probs {
+            Some(probs) if ids.is_some() => {
+                let Ok(array) = probs.cast::<PyArray1<f32>>() else {
+                    return Err(invalid(py, "draft_probs of a sparse law must be a one-dimensional float32 array"));
+                };
+                sparse = Some(array.readonly());
+            }
+            Some(probs) => dense = Some(typed::<f32>(py, "draft_probs", &probs, "float32")?),
+            None => {}
+        }
+        Ok(Self { dense, sparse, ids, ptr, row_of, one_hot })
+    }
+
+    fn rows(&self, py: Python<'_>) -> PyResult<Vec<&[f32]>> {
+        self.dense.as_ref().map_or(Ok(vec![]), |dense| rows(py, "draft_probs", dense))
+    }
+
+    /// The law, or `None` if none was given. `rows` are [`Self::rows`].
+    fn law<'a>(&'a self, py: Python<'_>, rows: &'a [&'a [f32]]) -> PyResult<Option<DraftLaw<'a>>> {
+        let row_of = self.row_of.as_ref().map(|r| slice(py, "draft_rows", r)).transpose()?;
+        if self.one_hot {
+            return Ok(Some(DraftLaw::OneHot));
+        }
+        if let (Some(probs), Some(ids), Some(ptr)) = (&self.sparse, &self.ids, &self.ptr) {
+            let (probs, ids) = (slice(py, "draft_probs", probs)?, slice(py, "draft_ids", ids)?);
+            return Ok(Some(DraftLaw::Sparse { ptr: slice(py, "draft_ptr", ptr)?, ids, probs, row_of }));
+        }
+        Ok(self.dense.as_ref().map(|_| DraftLaw::Dense { rows, row_of }))
+    }
+}
+
 /// Path pointers, path, bonus and status of a batch.
 type VerdictArrays<'py> = (Array1<'py, i64>, Array1<'py, i32>, Array1<'py, u32>, Array1<'py, u8>);
 
-/// Verifies the drafts of a batch.
+fn verdict_arrays(py: Python<'_>, verdict: Verdict) -> (VerdictArrays<'_>, Array1<'_, f64>) {
+    let arrays = (
+        verdict.path_ptr.into_pyarray(py),
+        verdict.path.into_pyarray(py),
+        verdict.bonus.into_pyarray(py),
+        verdict.status.into_pyarray(py),
+    );
+    (arrays, verdict.bias.into_pyarray(py))
+}
+
+/// Verifies the drafts of a batch under an exact rule.
 #[pyfunction]
-#[pyo3(signature = (logits, dtype, row_ptr, tokens, parents, rule, temperature, top_k, top_p, min_p, accept_coins, emit_coins, draft_probs = None))]
+#[pyo3(signature = (logits, dtype, row_ptr, tokens, parents, rule, temperature, top_k, top_p, min_p, accept_coins, emit_coins, draft_probs = None, draft_rows = None, draft_ids = None, draft_ptr = None, one_hot = false))]
 #[allow(clippy::too_many_arguments, reason = "the array interface of one call; specrs.verify is the one for people")]
 fn verify<'py>(
     py: Python<'py>,
@@ -141,34 +211,98 @@ fn verify<'py>(
     accept_coins: PyReadonlyArray1<'py, f64>,
     emit_coins: PyReadonlyArray1<'py, f64>,
     draft_probs: Option<Bound<'py, PyAny>>,
+    draft_rows: Option<PyReadonlyArray1<'py, i64>>,
+    draft_ids: Option<PyReadonlyArray1<'py, u32>>,
+    draft_ptr: Option<PyReadonlyArray1<'py, i64>>,
+    one_hot: bool,
 ) -> PyResult<VerdictArrays<'py>> {
     let array = LogitArray::new(py, &logits, dtype)?;
     let logit_rows = array.rows(py)?;
     let sampling = sampling(py, &temperature, &top_k, &top_p, &min_p)?;
-    let draft = draft_probs.map(|d| typed::<f32>(py, "draft_probs", &d, "float32")).transpose()?;
-    let draft_rows = draft.as_ref().map(|d| rows(py, "draft_probs", d)).transpose()?;
+    let law_arrays = LawArrays::new(py, draft_probs, draft_rows, draft_ids, draft_ptr, one_hot)?;
+    let law_rows = law_arrays.rows(py)?;
+    let law = law_arrays.law(py, &law_rows)?;
     let (row_ptr, tokens) = (slice(py, "row_ptr", &row_ptr)?, slice(py, "tokens", &tokens)?);
     let parents = slice(py, "parents", &parents)?;
     let coins =
         Coins { accept: slice(py, "accept_coins", &accept_coins)?, emit: slice(py, "emit_coins", &emit_coins)? };
-    let rule = match (rule, &draft_rows) {
-        ("greedy_or_fixed", _) => Rule::GreedyOrFixed,
-        ("chain", Some(draft_probs)) => Rule::Chain { draft_probs },
-        ("chain", None) => {
-            return Err(invalid(py, "rule 'chain' needs draft_probs, the law each token was drawn from"));
+    let law = || law.ok_or_else(|| invalid(py, &format!("rule '{rule}' needs the law each token was drawn from")));
+    let rule = match rule {
+        "greedy_or_fixed" => Rule::GreedyOrFixed,
+        "chain" => Rule::Chain(law()?),
+        "block" => Rule::Block(law()?),
+        "specinfer" => Rule::Siblings(law()?, Replacement::With),
+        "without_replacement" => Rule::Siblings(law()?, Replacement::Without),
+        "spectr" => Rule::SpecTr(law()?),
+        _ => {
+            let known = "'greedy_or_fixed', 'chain', 'block', 'specinfer', 'without_replacement' or 'spectr'";
+            return Err(invalid(py, &format!("rule must be {known}, got '{rule}'")));
         }
-        _ => return Err(invalid(py, &format!("rule must be 'greedy_or_fixed' or 'chain', got '{rule}'"))),
     };
     let verdict = enter(py, || {
         let batch = Batch::new(logit_rows.view(), row_ptr, tokens, parents)?;
         verify_batch(&batch, &sampling, &rule, coins)
     })?;
-    Ok((
-        verdict.path_ptr.into_pyarray(py),
-        verdict.path.into_pyarray(py),
-        verdict.bonus.into_pyarray(py),
-        verdict.status.into_pyarray(py),
-    ))
+    Ok(verdict_arrays(py, verdict).0)
+}
+
+/// Verifies the drafts of a batch under a relaxed rule.
+#[pyfunction]
+#[pyo3(signature = (logits, dtype, row_ptr, tokens, parents, rule, knobs, temperature, top_k, top_p, min_p, accept_coins, emit_coins, draft_probs = None, draft_rows = None, draft_ids = None, draft_ptr = None, one_hot = false, beyond_support = false, budget = None))]
+#[allow(clippy::too_many_arguments, reason = "the array interface of one call; specrs.verify is the one for people")]
+fn verify_relaxed<'py>(
+    py: Python<'py>,
+    logits: Bound<'py, PyAny>,
+    dtype: &str,
+    row_ptr: PyReadonlyArray1<'py, i64>,
+    tokens: PyReadonlyArray1<'py, u32>,
+    parents: PyReadonlyArray1<'py, i32>,
+    rule: &str,
+    knobs: PyReadonlyArray1<'py, f32>,
+    temperature: PyReadonlyArray1<'py, f32>,
+    top_k: PyReadonlyArray1<'py, i32>,
+    top_p: PyReadonlyArray1<'py, f32>,
+    min_p: PyReadonlyArray1<'py, f32>,
+    accept_coins: PyReadonlyArray1<'py, f64>,
+    emit_coins: PyReadonlyArray1<'py, f64>,
+    draft_probs: Option<Bound<'py, PyAny>>,
+    draft_rows: Option<PyReadonlyArray1<'py, i64>>,
+    draft_ids: Option<PyReadonlyArray1<'py, u32>>,
+    draft_ptr: Option<PyReadonlyArray1<'py, i64>>,
+    one_hot: bool,
+    beyond_support: bool,
+    budget: Option<PyReadonlyArray1<'py, f64>>,
+) -> PyResult<(VerdictArrays<'py>, Array1<'py, f64>)> {
+    let array = LogitArray::new(py, &logits, dtype)?;
+    let logit_rows = array.rows(py)?;
+    let sampling = sampling(py, &temperature, &top_k, &top_p, &min_p)?;
+    let law_arrays = LawArrays::new(py, draft_probs, draft_rows, draft_ids, draft_ptr, one_hot)?;
+    let law_rows = law_arrays.rows(py)?;
+    let law = law_arrays.law(py, &law_rows)?;
+    let (row_ptr, tokens) = (slice(py, "row_ptr", &row_ptr)?, slice(py, "tokens", &tokens)?);
+    let parents = slice(py, "parents", &parents)?;
+    let coins =
+        Coins { accept: slice(py, "accept_coins", &accept_coins)?, emit: slice(py, "emit_coins", &emit_coins)? };
+    let budget = budget.as_ref().map(|b| slice(py, "budget", b)).transpose()?;
+    let knobs = slice(py, "knobs", &knobs)?;
+    let relaxed = match (rule, knobs) {
+        ("ensemble", target_weight) => Relaxed::Ensemble { target_weight },
+        ("lenience", &[lenience]) => Relaxed::Lenience(lenience),
+        ("typical", &[epsilon, delta]) => Relaxed::Typical { epsilon, delta },
+        ("top_k", &[k]) if k.fract() == 0.0 && k >= 1.0 => Relaxed::TopK(k as u32),
+        ("cascade", &[alpha]) => Relaxed::Cascade(alpha),
+        ("fuzzy_total_variation", &[threshold]) => Relaxed::Fuzzy(Divergence::TotalVariation, threshold),
+        ("fuzzy_jensen_shannon", &[threshold]) => Relaxed::Fuzzy(Divergence::JensenShannon, threshold),
+        ("fuzzy_kullback_leibler", &[threshold]) => Relaxed::Fuzzy(Divergence::KullbackLeibler, threshold),
+        _ => return Err(invalid(py, &format!("no relaxed rule '{rule}' with knobs {knobs:?}"))),
+    };
+    let draft = law.unwrap_or(DraftLaw::OneHot);
+    let rule = Rule::Relaxed { rule: relaxed, draft, beyond_support, budget };
+    let verdict = enter(py, || {
+        let batch = Batch::new(logit_rows.view(), row_ptr, tokens, parents)?;
+        verify_batch(&batch, &sampling, &rule, coins)
+    })?;
+    Ok(verdict_arrays(py, verdict))
 }
 
 /// The accept and emit coins of every row of a round.
@@ -254,6 +388,7 @@ fn top_log_probs<'py>(
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(verify, m)?)?;
+    m.add_function(wrap_pyfunction!(verify_relaxed, m)?)?;
     m.add_function(wrap_pyfunction!(round_coins, m)?)?;
     m.add_function(wrap_pyfunction!(draw, m)?)?;
     m.add_function(wrap_pyfunction!(log_probs, m)?)?;

@@ -1,10 +1,10 @@
 //! The drafter's own sampling: a token and the law it was drawn from, made by one function.
 
 use super::batch::check_sampling;
-use super::law::{BLOCK, RowLaw, Scratch, argmax};
+use super::law::{RowLaw, Scratch, argmax};
 use super::logits::{Element, Logits, with_rows};
 use super::sampling::Sampling;
-use super::{NO_TOKEN, parallel, simd};
+use super::{NO_TOKEN, parallel};
 use crate::{Error, Result};
 
 fn draw_row<E: Element>(
@@ -24,18 +24,7 @@ fn draw_row<E: Element>(
     }
     let Ok(law) = RowLaw::<E>::new(row, sampling, scratch) else { return NO_TOKEN };
     if let Some(probs) = probs {
-        simd::run(
-            #[inline(always)]
-            || {
-                for (block, out) in probs.chunks_mut(BLOCK).enumerate() {
-                    if law.has_block(block) {
-                        out.copy_from_slice(&law.block_probs(block)[..out.len()]);
-                    } else {
-                        out.fill(0.0);
-                    }
-                }
-            },
-        );
+        law.write_probs(probs);
     }
     law.draw(coin)
 }

@@ -1,6 +1,7 @@
 //! The law of one target row, formed from its logits without a vector of probabilities.
 //!
-//! A row is read once for its block maxima. Truncation (top-k, top-p, min-p) is a [`Cut`]: the smallest kept logit, and
+//! A row is read once, for its block maxima and, unless top-k makes that needless, for the weight of each block; a tile
+//! is small enough for its second look to come from the nearest cache. Truncation (top-k, top-p, min-p) is a [`Cut`]: the smallest kept logit, and
 //! among the ids that tie with it the smallest kept id. Blocks whose maximum is below the cut are never looked at
 //! again. Weights are `exp((logit - max) / temperature)` in float32, sums of them float64 in one fixed order, and a
 //! probability is `weight * (1 / sum)` in float32 wherever one is needed, so that drafter and verifier agree to the bit.
@@ -12,8 +13,19 @@ use super::simd;
 /// Logits per block. Small, so that a truncated law touches little; large enough for wide vectors.
 pub(crate) const BLOCK: usize = 128;
 
-/// Independent running sums inside a block; fixes the order of additions on every processor.
-pub(crate) const LANES: usize = 8;
+/// Blocks that are scanned before they are summed.
+const TILE: usize = 16;
+
+/// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of a float32.
+pub(super) const SHIFT: f32 = 12_582_912.0;
+
+/// Weights below 2^-FLUSH are 0, so that a weight times 1/sum is never subnormal.
+pub(super) const FLUSH: f32 = 100.0;
+
+/// Coefficients of 2^fraction for a fraction in [-0.5, 0.5]: minimax in relative error (2e-9 before rounding), exactly 1
+/// at 0.
+pub(super) const EXP2: [f32; 7] =
+    [1.0, std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_4, 0.000_153_533_62];
 
 /// What the memory of one thread's rows is reused for.
 #[derive(Default)]
@@ -28,47 +40,39 @@ pub(crate) struct Scratch {
     candidates: Vec<(f32, u32)>,
 }
 
-/// 2^fraction for a fraction in [-0.5, 0.5]: minimax in relative error (2e-9 before rounding), exactly 1 at 0.
-#[inline(always)]
-fn exp2_fraction(fraction: f32) -> f32 {
-    const C: [f32; 6] =
-        [std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_4, 0.000_153_533_62];
-    let mut sum = C[5];
-    for coefficient in [C[4], C[3], C[2], C[1], C[0], 1.0] {
-        sum = sum.mul_add(fraction, coefficient);
-    }
-    sum
-}
-
-/// 2^x for x ≤ 0, to about 1.5 units in the last place; 0 below 2^-100, so that a weight times 1/sum is never subnormal.
-#[inline(always)]
-fn exp2(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
-    const SHIFT: f32 = 12_582_912.0;
-    let shifted = x + SHIFT;
-    let fraction = x - (shifted - SHIFT);
-    let bits = exp2_fraction(fraction).to_bits().wrapping_add(shifted.to_bits() << 23);
-    if x >= -100.0 { f32::from_bits(bits) } else { 0.0 }
-}
-
 /// Largest logit and temperature of a row: the map from logit to weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    max: f32,
+    pub(super) max: f32,
     /// log2(e) / temperature.
-    rate: f32,
+    pub(super) rate: f32,
 }
 
 impl Scale {
-    fn new(max: f32, temperature: f32) -> Self {
+    pub(super) fn new(max: f32, temperature: f32) -> Self {
         let rate = (std::f64::consts::LOG2_E / f64::from(temperature)).min(f64::from(f32::MAX)) as f32;
         Self { max, rate }
     }
 
-    /// exp((logit - max) / temperature), 1 at the maximum.
+    /// exp((logit - max) / temperature) to about 1.5 units in the last place: exactly 1 at the maximum, 0 below 2^-100,
+    /// so that a weight times 1/sum is never subnormal.
     #[inline(always)]
     pub(crate) fn weight(self, logit: f32) -> f32 {
-        exp2((logit - self.max) * self.rate)
+        let below = logit - self.max;
+        let shifted = below.mul_add(self.rate, SHIFT);
+        let fraction = below.mul_add(self.rate, SHIFT - shifted);
+        let mut sum = EXP2[6];
+        for coefficient in [EXP2[5], EXP2[4], EXP2[3], EXP2[2], EXP2[1], EXP2[0]] {
+            sum = sum.mul_add(fraction, coefficient);
+        }
+        let bits = sum.to_bits().wrapping_add(shifted.to_bits() << 23);
+        if shifted >= SHIFT - FLUSH { f32::from_bits(bits) } else { 0.0 }
+    }
+
+    /// The logit below which every weight is less than `weight`, give or take rounding, which is on the safe side.
+    fn logit_of(self, weight: f64) -> f32 {
+        let below = (weight.log2() - 0.001) / f64::from(self.rate);
+        ((f64::from(self.max) + below) as f32).next_down()
     }
 }
 
@@ -92,31 +96,61 @@ impl Cut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unusable;
 
+/// The largest value of a row of which these are the smallest and the largest key.
+fn largest<E: Element>(low: E::Key, high: E::Key) -> Result<f32, Unusable> {
+    if low < E::LOWEST || high >= E::HIGHEST || high == E::LOWEST {
+        return Err(Unusable);
+    }
+    Ok(E::key_value(high))
+}
+
+/// The last, incomplete block of a row, padded with −∞.
+fn padded<E: Element>(rest: &[E::Bits]) -> Option<[E::Bits; BLOCK]> {
+    (!rest.is_empty()).then(|| {
+        let mut block = [E::MASKED; BLOCK];
+        block[..rest.len()].copy_from_slice(rest);
+        block
+    })
+}
+
 /// Reads the row once: block maxima into `maxima`, the largest of all returned.
 fn scan<E: Element>(row: &[E::Bits], maxima: &mut Vec<f32>) -> Result<f32, Unusable> {
     maxima.clear();
-    let (lowest, highest) = simd::run(
-        #[inline(always)]
-        || {
-            let (mut lowest, mut highest) = (E::HIGHEST, E::LOWEST);
-            for block in row.chunks(BLOCK) {
-                let (mut low, mut high) = (E::HIGHEST, E::LOWEST);
-                for &bits in block {
-                    let key = E::key(bits);
-                    low = low.min(key);
-                    high = high.max(key);
-                }
-                maxima.push(E::key_value(high));
-                lowest = lowest.min(low);
-                highest = highest.max(high);
+    let (mut low, mut high) = (E::HIGHEST, E::LOWEST);
+    let (whole, rest) = row.as_chunks::<BLOCK>();
+    simd::extremes::<E>(whole, &mut low, &mut high, maxima);
+    simd::extremes::<E>(padded::<E>(rest).as_slice(), &mut low, &mut high, maxima);
+    largest::<E>(low, high)
+}
+
+/// Reads the row once: block maxima, the weight of each block, and the largest logit.
+fn scan_and_sum<E: Element>(
+    row: &[E::Bits],
+    temperature: f32,
+    maxima: &mut Vec<f32>,
+    sums: &mut Vec<f64>,
+) -> Result<f32, Unusable> {
+    maxima.clear();
+    sums.clear();
+    let (mut low, mut high) = (E::HIGHEST, E::LOWEST);
+    let mut scale = Scale::new(f32::NEG_INFINITY, temperature);
+    let (whole, rest) = row.as_chunks::<BLOCK>();
+    let last = padded::<E>(rest);
+    for tile in whole.chunks(TILE).chain([last.as_slice()]) {
+        let first = maxima.len();
+        simd::extremes::<E>(tile, &mut low, &mut high, maxima);
+        let tile_max = maxima[first..].iter().copied().fold(scale.max, f32::max);
+        if tile_max > scale.max {
+            // What is summed so far is relative to a smaller maximum.
+            let factor = ((f64::from(scale.max) - f64::from(tile_max)) * f64::from(scale.rate)).exp2();
+            for sum in sums.iter_mut() {
+                *sum *= factor;
             }
-            (lowest, highest)
-        },
-    );
-    if lowest < E::LOWEST || highest >= E::HIGHEST || highest == E::LOWEST {
-        return Err(Unusable);
+            scale.max = tile_max;
+        }
+        simd::weight_sums::<E>(tile, scale, sums);
     }
-    Ok(E::key_value(highest))
+    largest::<E>(low, high)
 }
 
 /// The most probable token of a row, the lowest id among equals.
@@ -126,19 +160,6 @@ pub(crate) fn argmax<E: Element>(row: &[E::Bits], scratch: &mut Scratch) -> Resu
     let start = block * BLOCK;
     let inside = row[start..].iter().position(|&bits| E::value(bits) == max).unwrap_or(0);
     Ok((start + inside) as u32)
-}
-
-/// Adds up `values` in [`LANES`] interleaved float64 sums.
-#[inline(always)]
-pub(crate) fn lane_sum(values: &[f32; BLOCK]) -> f64 {
-    let mut lanes = [0f64; LANES];
-    for group in values.chunks_exact(LANES) {
-        for lane in 0..LANES {
-            lanes[lane] += f64::from(group[lane]);
-        }
-    }
-    let pairs = [lanes[0] + lanes[4], lanes[1] + lanes[5], lanes[2] + lanes[6], lanes[3] + lanes[7]];
-    (pairs[0] + pairs[2]) + (pairs[1] + pairs[3])
 }
 
 /// The law of one row. Borrows the row's logits and the thread's scratch memory.
@@ -154,21 +175,21 @@ pub(crate) struct RowLaw<'a, E: Element> {
 impl<'a, E: Element> RowLaw<'a, E> {
     /// Forms the law of `row` under `sampling`, whose temperature is positive.
     pub(crate) fn new(row: &'a [E::Bits], sampling: Sampling, scratch: &'a mut Scratch) -> Result<Self, Unusable> {
-        let max = scan::<E>(row, &mut scratch.maxima)?;
-        let scale = Scale::new(max, sampling.temperature);
-        let mut law = Self { row, scale, cut: Cut::NONE, sum: 0.0, inverse: 0.0, scratch };
-        if sampling.top_k > 0 && (sampling.top_k as usize) < row.len() {
-            law.cut_top_k(sampling.top_k as usize, sampling.temperature);
-        }
-        let mut summed = false;
-        if sampling.top_p < 1.0 {
+        let Sampling { temperature, top_k, top_p, min_p } = sampling;
+        let truncates_first = top_k > 0 && (top_k as usize) < row.len();
+        let max = if truncates_first {
+            scan::<E>(row, &mut scratch.maxima)?
+        } else {
+            scan_and_sum::<E>(row, temperature, &mut scratch.maxima, &mut scratch.sums)?
+        };
+        let scale = Scale::new(max, temperature);
+        let sum = scratch.sums.iter().sum();
+        let mut law = Self { row, scale, cut: Cut::NONE, sum, inverse: 0.0, scratch };
+        if truncates_first {
+            law.cut_top_k(top_k as usize, temperature);
             law.sum_kept();
-            summed = !law.cut_top_p(f64::from(sampling.top_p));
         }
-        if sampling.min_p > 0.0 {
-            summed &= !law.cut_min_p(sampling.min_p);
-        }
-        if !summed {
+        if (top_p < 1.0 && law.cut_top_p(f64::from(top_p))) | (min_p > 0.0 && law.cut_min_p(min_p)) {
             law.sum_kept();
         }
         law.inverse = (1.0 / law.sum) as f32;
@@ -206,21 +227,23 @@ impl<'a, E: Element> RowLaw<'a, E> {
     }
 
     /// Kept weights of `block`, 0 elsewhere and past the end of the row.
-    #[inline(always)]
+    #[inline]
     fn weights(&self, block: usize) -> [f32; BLOCK] {
-        let mut weights = [0f32; BLOCK];
         let ids = self.block_range(block);
-        let from = (self.cut.from as usize).clamp(ids.start, ids.end) - ids.start;
-        let (before, after) = self.row[ids].split_at(from);
-        let (out_before, out_after) = weights.split_at_mut(from);
-        let (cut, scale) = (self.cut.logit, self.scale);
-        for (out, &bits) in out_before.iter_mut().zip(before) {
-            let logit = E::value(bits);
-            *out = if logit > cut { scale.weight(logit) } else { 0.0 };
-        }
-        for (out, &bits) in out_after.iter_mut().zip(after) {
-            let logit = E::value(bits);
-            *out = if logit >= cut { scale.weight(logit) } else { 0.0 };
+        let mut copy = [E::MASKED; BLOCK];
+        let bits: &[E::Bits; BLOCK] = if let Ok(whole) = self.row[ids.clone()].try_into() {
+            whole
+        } else {
+            copy[..ids.len()].copy_from_slice(&self.row[ids.clone()]);
+            &copy
+        };
+        let mut weights = simd::weights::<E>(bits, self.scale);
+        if self.cut != Cut::NONE {
+            for (index, weight) in weights.iter_mut().enumerate() {
+                if !self.cut.keeps(ids.start + index, E::value(bits[index])) {
+                    *weight = 0.0;
+                }
+            }
         }
         weights
     }
@@ -245,7 +268,7 @@ impl<'a, E: Element> RowLaw<'a, E> {
             || {
                 let mut total = 0.0;
                 for block in 0..law.blocks() {
-                    let sum = if law.has_block(block) { lane_sum(&law.weights(block)) } else { 0.0 };
+                    let sum = if law.has_block(block) { simd::sum(&law.weights(block)) } else { 0.0 };
                     sums.push(sum);
                     total += sum;
                 }
@@ -258,17 +281,29 @@ impl<'a, E: Element> RowLaw<'a, E> {
 
     /// Calls `visit(logit, id)` for each kept token whose logit is at least `floor`.
     fn visit_from(&self, floor: f32, mut visit: impl FnMut(f32, u32)) {
-        for (block, &max) in self.scratch.maxima.iter().enumerate() {
-            if max < floor || max < self.cut.logit {
-                continue;
-            }
-            for id in self.block_range(block) {
-                let logit = E::value(self.row[id]);
-                if logit >= floor && self.cut.keeps(id, logit) {
-                    visit(logit, id as u32);
+        let floor = floor.max(self.cut.logit);
+        simd::run(
+            #[inline(always)]
+            || {
+                for (block, &max) in self.scratch.maxima.iter().enumerate() {
+                    if max < floor {
+                        continue;
+                    }
+                    let ids = self.block_range(block);
+                    for (index, group) in self.row[ids.clone()].chunks(32).enumerate() {
+                        if !group.iter().fold(false, |any, &bits| any | (E::value(bits) >= floor)) {
+                            continue;
+                        }
+                        for (id, &bits) in (ids.start + index * 32..).zip(group) {
+                            let logit = E::value(bits);
+                            if logit >= floor && self.cut.keeps(id, logit) {
+                                visit(logit, id as u32);
+                            }
+                        }
+                    }
                 }
-            }
-        }
+            },
+        );
     }
 
     /// Keeps the `k` largest scaled logits and what ties with the last.
@@ -299,22 +334,11 @@ impl<'a, E: Element> RowLaw<'a, E> {
     /// Drops the low tail; needs the sum of what is kept so far. Returns whether anything was dropped.
     fn cut_top_p(&mut self, top_p: f64) -> bool {
         // Tokens lighter than this cannot be in the nucleus: all of them together weigh less than the tail.
-        let light = ((1.0 - top_p) * self.sum / self.row.len() as f64 * 0.999) as f32;
+        let light = (1.0 - top_p) * self.sum / self.row.len() as f64;
         let mut candidates = std::mem::take(&mut self.scratch.candidates);
         candidates.clear();
-        let scale = self.scale;
-        for (block, &max) in self.scratch.maxima.iter().enumerate() {
-            if max < self.cut.logit || scale.weight(max) < light {
-                continue;
-            }
-            for id in self.block_range(block) {
-                let logit = E::value(self.row[id]);
-                if self.cut.keeps(id, logit) && scale.weight(logit) >= light {
-                    candidates.push((logit, id as u32));
-                }
-            }
-        }
-        let cut = nucleus(&mut candidates, scale, top_p * self.sum);
+        self.visit_from(self.scale.logit_of(light), |logit, id| candidates.push((logit, id)));
+        let cut = nucleus(&mut candidates, self.scale, top_p * self.sum);
         self.scratch.candidates = candidates;
         let changed = cut != self.cut;
         self.cut = cut;
@@ -325,17 +349,11 @@ impl<'a, E: Element> RowLaw<'a, E> {
     fn cut_min_p(&mut self, min_p: f32) -> bool {
         let scale = self.scale;
         let mut smallest = scale.max;
-        for (block, &max) in self.scratch.maxima.iter().enumerate() {
-            if scale.weight(max) < min_p {
-                continue;
+        self.visit_from(scale.logit_of(f64::from(min_p)), |logit, _| {
+            if logit < smallest && scale.weight(logit) >= min_p {
+                smallest = logit;
             }
-            for id in self.block_range(block) {
-                let logit = E::value(self.row[id]);
-                if logit < smallest && scale.weight(logit) >= min_p {
-                    smallest = logit;
-                }
-            }
-        }
+        });
         if smallest <= self.cut.logit {
             return false;
         }
@@ -367,6 +385,64 @@ impl<'a, E: Element> RowLaw<'a, E> {
         found
     }
 
+    /// All probabilities, 0 for what is cut.
+    pub(crate) fn probs(&self) -> Vec<f32> {
+        let mut probs = vec![0.0; self.row.len()];
+        self.write_probs(&mut probs);
+        probs
+    }
+
+    /// Writes all probabilities.
+    pub(crate) fn write_probs(&self, out: &mut [f32]) {
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            if self.has_block(block) {
+                out.copy_from_slice(&self.block_probs(block)[..out.len()]);
+            } else {
+                out.fill(0.0);
+            }
+        }
+    }
+
+    /// Probability of the most probable token.
+    pub(crate) fn max_prob(&self) -> f32 {
+        self.inverse
+    }
+
+    /// Probability of the k-th most probable token; that of the last kept one if there are fewer.
+    pub(crate) fn kth_prob(&self, k: usize) -> f32 {
+        let logit = self.largest(k).last().map_or(self.scale.max, |last| last.0);
+        self.scale.weight(logit) * self.inverse
+    }
+
+    /// Entropy in nats.
+    pub(crate) fn entropy(&self) -> f64 {
+        let mut moment = 0.0;
+        for block in (0..self.blocks()).filter(|&block| self.has_block(block)) {
+            for (weight, id) in self.weights(block).into_iter().zip(self.block_range(block)) {
+                if weight > 0.0 {
+                    moment += f64::from(weight) * f64::from(E::value(self.row[id]) - self.scale.max);
+                }
+            }
+        }
+        let per_logit = f64::from(self.scale.rate) * std::f64::consts::LN_2;
+        self.sum.ln() - moment * per_logit / self.sum
+    }
+
+    /// The most probable token of weight * target + (1 - weight) * draft, the lowest id among equals.
+    pub(crate) fn mixture_argmax(&self, draft: super::draft_law::LawRow<'_>, weight: f32) -> u32 {
+        let (mut best, mut best_prob) = (0, -1.0);
+        for block in 0..self.blocks() {
+            let draft = draft.block(block * BLOCK).0;
+            for ((target, draft), id) in self.block_probs(block).into_iter().zip(draft).zip(self.block_range(block)) {
+                let mixed = f64::from(weight) * f64::from(target) + (1.0 - f64::from(weight)) * f64::from(draft);
+                if mixed > best_prob {
+                    (best, best_prob) = (id, mixed);
+                }
+            }
+        }
+        best as u32
+    }
+
     /// Lends the thread's residual sums, to be given back by [`Self::return_residual`].
     pub(crate) fn take_residual(&mut self) -> Vec<f64> {
         let mut sums = std::mem::take(&mut self.scratch.residual);
@@ -387,8 +463,7 @@ impl<'a, E: Element> RowLaw<'a, E> {
 fn nucleus(candidates: &mut [(f32, u32)], scale: Scale, goal: f64) -> Cut {
     let order =
         |a: &(f32, u32), b: &(f32, u32)| b.0.partial_cmp(&a.0).unwrap_or(std::cmp::Ordering::Equal).then(b.1.cmp(&a.1));
-    let mut rest = candidates;
-    let mut above = 0.0;
+    let (mut above, mut rest) = boundary_bucket(candidates, scale, goal);
     while rest.len() > 32 {
         let half = rest.len() / 2;
         rest.select_nth_unstable_by(half, order);
@@ -410,6 +485,36 @@ fn nucleus(candidates: &mut [(f32, u32)], scale: Scale, goal: f64) -> Cut {
         last = candidate;
     }
     Cut { logit: last.0, from: last.1 }
+}
+
+/// Narrows `candidates` to those whose weight has about the size at which the running weight reaches `goal`, and tells
+/// what lies above them.
+fn boundary_bucket(candidates: &mut [(f32, u32)], scale: Scale, goal: f64) -> (f64, &mut [(f32, u32)]) {
+    const BUCKETS: usize = 64;
+    if candidates.len() <= 256 {
+        return (0.0, candidates);
+    }
+    let lowest = candidates.iter().map(|c| c.0).fold(scale.max, f32::min);
+    let per_bucket = BUCKETS as f32 / (scale.max - lowest).max(f32::MIN_POSITIVE);
+    let bucket = |logit: f32| (((scale.max - logit) * per_bucket) as usize).min(BUCKETS - 1);
+    let mut masses = [0f64; BUCKETS];
+    simd::run(
+        #[inline(always)]
+        || candidates.iter().for_each(|c| masses[bucket(c.0)] += f64::from(scale.weight(c.0))),
+    );
+    let (mut above, mut boundary) = (0.0, 0);
+    while boundary + 1 < BUCKETS && above + masses[boundary] < goal {
+        above += masses[boundary];
+        boundary += 1;
+    }
+    let mut kept = 0;
+    for index in 0..candidates.len() {
+        if bucket(candidates[index].0) == boundary {
+            candidates.swap(index, kept);
+            kept += 1;
+        }
+    }
+    if kept == 0 { (0.0, candidates) } else { (above, &mut candidates[..kept]) }
 }
 
 /// The first index whose running sum exceeds `goal`; rounding at the very end falls back to the last index with mass.

@@ -1,13 +1,16 @@
 //! Logit rows in float32, float16 and bfloat16, read where they lie.
 
+use super::law::BLOCK;
 use crate::{Error, Result};
 
 /// A number format of logits: how its bits are read and compared.
-pub trait Element: Copy + Send + Sync + 'static {
+pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// The bits in memory.
     type Bits: Copy + Send + Sync;
     /// An integer that orders as the numbers do: NaN with the sign bit below −∞, other NaN above +∞.
     type Key: Copy + Ord;
+    /// The bits of −∞.
+    const MASKED: Self::Bits;
     /// The key of −∞.
     const LOWEST: Self::Key;
     /// The key of +∞.
@@ -18,19 +21,49 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn key(bits: Self::Bits) -> Self::Key;
     /// The value of `key`.
     fn key_value(key: Self::Key) -> f32;
+    /// Keys side by side in a vector register.
+    type Lanes;
+    /// `key` in every lane.
+    fn lanes(key: Self::Key) -> Self::Lanes;
+    /// The smallest lane.
+    fn lowest(lanes: &Self::Lanes) -> Self::Key;
+    /// The largest key of a block; `low` takes in the lane-wise smallest.
+    ///
+    /// # Safety
+    /// The processor must have AVX2.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn extremes_wide(block: &[Self::Bits; BLOCK], low: &mut Self::Lanes) -> Self::Key;
+    /// The values of eight bits.
+    ///
+    /// # Safety
+    /// The processor must have AVX2.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load(bits: &[Self::Bits; 8]) -> std::arch::x86_64::__m256;
+
+    /// The largest key of a block; `low` takes in the smallest.
+    #[inline(always)]
+    fn extremes(block: &[Self::Bits; BLOCK], low: &mut Self::Key) -> Self::Key {
+        let mut high = Self::LOWEST;
+        for &bits in block {
+            let key = Self::key(bits);
+            *low = key.min(*low);
+            high = high.max(key);
+        }
+        high
+    }
 }
 
 /// IEEE single precision.
 #[derive(Clone, Copy, Debug)]
-pub struct F32;
+pub(crate) struct F32;
 
 /// IEEE half precision, as its 16 bits.
 #[derive(Clone, Copy, Debug)]
-pub struct F16;
+pub(crate) struct F16;
 
 /// bfloat16, as its 16 bits.
 #[derive(Clone, Copy, Debug)]
-pub struct Bf16;
+pub(crate) struct Bf16;
 
 #[inline(always)]
 fn key16(bits: u16) -> i16 {
@@ -41,6 +74,7 @@ fn key16(bits: u16) -> i16 {
 impl Element for F32 {
     type Bits = f32;
     type Key = i32;
+    const MASKED: f32 = f32::NEG_INFINITY;
     const LOWEST: i32 = 0xFF80_0000_u32 as i32 ^ i32::MAX;
     const HIGHEST: i32 = 0x7F80_0000;
     #[inline(always)]
@@ -56,11 +90,33 @@ impl Element for F32 {
     fn key_value(key: i32) -> f32 {
         f32::from_bits((key ^ ((key >> 31) & i32::MAX)) as u32)
     }
+    type Lanes = [i32; 8];
+    #[inline(always)]
+    fn lanes(key: i32) -> Self::Lanes {
+        [key; 8]
+    }
+    #[inline(always)]
+    fn lowest(lanes: &Self::Lanes) -> i32 {
+        lanes.iter().copied().fold(Self::HIGHEST, Ord::min)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn extremes_wide(block: &[Self::Bits; BLOCK], low: &mut Self::Lanes) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe { super::avx2::extremes_32(block, low) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(bits: &[Self::Bits; 8]) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's promise.
+        unsafe { super::avx2::load_f32(bits) }
+    }
 }
 
 impl Element for Bf16 {
     type Bits = u16;
     type Key = i16;
+    const MASKED: u16 = 0xFF80;
     const LOWEST: i16 = 0xFF80_u16 as i16 ^ i16::MAX;
     const HIGHEST: i16 = 0x7F80;
     #[inline(always)]
@@ -75,11 +131,33 @@ impl Element for Bf16 {
     fn key_value(key: i16) -> f32 {
         Self::value(key16(key as u16) as u16)
     }
+    type Lanes = [i16; 16];
+    #[inline(always)]
+    fn lanes(key: i16) -> Self::Lanes {
+        [key; 16]
+    }
+    #[inline(always)]
+    fn lowest(lanes: &Self::Lanes) -> i16 {
+        lanes.iter().copied().fold(Self::HIGHEST, Ord::min)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn extremes_wide(block: &[Self::Bits; BLOCK], low: &mut Self::Lanes) -> i16 {
+        // SAFETY: the caller's promise.
+        unsafe { super::avx2::extremes_16(block, low) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(bits: &[Self::Bits; 8]) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's promise.
+        unsafe { super::avx2::load_bf16(bits) }
+    }
 }
 
 impl Element for F16 {
     type Bits = u16;
     type Key = i16;
+    const MASKED: u16 = 0xFC00;
     const LOWEST: i16 = 0xFC00_u16 as i16 ^ i16::MAX;
     const HIGHEST: i16 = 0x7C00;
     #[inline(always)]
@@ -98,6 +176,27 @@ impl Element for F16 {
     #[inline(always)]
     fn key_value(key: i16) -> f32 {
         Self::value(key16(key as u16) as u16)
+    }
+    type Lanes = [i16; 16];
+    #[inline(always)]
+    fn lanes(key: i16) -> Self::Lanes {
+        [key; 16]
+    }
+    #[inline(always)]
+    fn lowest(lanes: &Self::Lanes) -> i16 {
+        lanes.iter().copied().fold(Self::HIGHEST, Ord::min)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn extremes_wide(block: &[Self::Bits; BLOCK], low: &mut Self::Lanes) -> i16 {
+        // SAFETY: the caller's promise.
+        unsafe { super::avx2::extremes_16(block, low) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(bits: &[Self::Bits; 8]) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's promise.
+        unsafe { super::avx2::load_f16(bits) }
     }
 }
 

@@ -7,25 +7,37 @@
 //! A rule is a pure function of logits, draft, coins: same inputs, same verdict, whatever the batch around a request.
 //! Every rule here emits exactly the target's law in exact arithmetic unless its documentation says *relaxed*.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod batch;
+mod block;
 mod chain;
 mod coins;
+mod divergence;
+mod draft_law;
 mod draw;
 mod law;
 mod logits;
 mod parallel;
+mod relaxed;
 mod residual;
 mod sampling;
 mod scores;
+mod siblings;
 mod simd;
+mod spectr;
 mod walk;
 
 pub use batch::{Batch, Coins};
 pub use coins::{RoundKeys, round_coins};
+pub use divergence::Divergence;
+pub use draft_law::DraftLaw;
 pub use draw::draw;
-pub use logits::{Bf16, Element, F16, F32, Logits};
+pub use logits::Logits;
+pub use relaxed::Relaxed;
 pub use sampling::Sampling;
 pub use scores::{log_probs, top_log_probs};
+pub use siblings::Replacement;
 
 use crate::{Error, Result};
 use law::Scratch;
@@ -56,8 +68,17 @@ pub const NO_TOKEN: u32 = u32::MAX;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Round {
     pub(crate) path: Vec<i32>,
+    pub(crate) bias: f64,
     bonus: u32,
     status: Status,
+}
+
+/// What every rule is given about one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) request: batch::Request<'a>,
+    pub(crate) sampling: Sampling,
+    pub(crate) coins: Coins<'a>,
 }
 
 impl Round {
@@ -74,7 +95,7 @@ impl Round {
 }
 
 /// What stands of each request's draft.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// Request `b` accepted `path[path_ptr[b]..path_ptr[b + 1]]`.
     pub path_ptr: Vec<i64>,
@@ -84,6 +105,8 @@ pub struct Verdict {
     pub bonus: Vec<u32>,
     /// [`Status`] of each request.
     pub status: Vec<u8>,
+    /// Bias that each request gathered in this round; 0 under an exact rule.
+    pub bias: Vec<f64>,
 }
 
 impl Verdict {
@@ -94,23 +117,79 @@ impl Verdict {
             verdict.path_ptr.push(verdict.path.len() as i64);
             verdict.bonus.push(round.bonus);
             verdict.status.push(round.status as u8);
+            verdict.bias.push(round.bias);
         }
         verdict
     }
 }
 
 /// An acceptance rule, with what it needs to know about the draft.
+///
+/// Requests at temperature 0 are walked greedily under every rule (an ensemble takes the mixture's argmax instead).
 #[derive(Clone, Copy, Debug)]
 pub enum Rule<'a> {
     /// Take what plain decoding takes (the argmax, or the draw of the row's emit coin) and descend while the draft has
     /// it. Any tree, any drafter; token for token the text of plain decoding with the same coins.
     GreedyOrFixed,
-    /// Rejection sampling along a chain; `draft_probs[i]` is the law of node `i`'s token, of any length (ids it does not
-    /// cover have probability 0). Requests at temperature 0 are walked as [`Rule::GreedyOrFixed`].
-    Chain {
-        /// One row per node of the batch.
-        draft_probs: &'a [&'a [f32]],
+    /// Rejection sampling along a chain. The accept coin of a row decides about its child.
+    Chain(DraftLaw<'a>),
+    /// Block verification of a chain; coins as for [`Rule::Chain`].
+    Block(DraftLaw<'a>),
+    /// A tree whose siblings were sampled from one law. A node's coin is the accept coin of its own row.
+    Siblings(DraftLaw<'a>, Replacement),
+    /// A tree whose siblings were sampled independently, `SpecTr`'s k-sequential selection; coins as for siblings.
+    SpecTr(DraftLaw<'a>),
+    /// A relaxed rule along a chain; coins as for [`Rule::Chain`].
+    Relaxed {
+        /// The rule and its knob.
+        rule: Relaxed<'a>,
+        /// The draft's law; rules that accept by the target's law alone also take [`DraftLaw::OneHot`] for an unknown one.
+        draft: DraftLaw<'a>,
+        /// Whether the rule may emit what the target's law excludes (top-p, grammar). Refuse it by default.
+        beyond_support: bool,
+        /// How much bias each request may still gather; none for no limit.
+        budget: Option<&'a [f64]>,
     },
+}
+
+impl Rule<'_> {
+    /// Whether the output law is the target's in exact arithmetic.
+    pub fn is_lossless(&self) -> bool {
+        !matches!(self, Self::Relaxed { .. })
+    }
+
+    fn check(&self, batch: &Batch<'_>, sampling: &[Sampling]) -> Result<()> {
+        let (law, chain) = match self {
+            Self::GreedyOrFixed => return Ok(()),
+            Self::Chain(law) => (law, Some("chain")),
+            Self::Block(law) => (law, Some("block")),
+            Self::Siblings(law, _) | Self::SpecTr(law) => (law, None),
+            Self::Relaxed { draft, .. } => (draft, Some("a relaxed rule")),
+        };
+        law.check(batch.nodes())?;
+        let sampled = |request: &batch::Request<'_>| !sampling[request.index].is_greedy();
+        let ensemble = matches!(self, Self::Relaxed { rule: Relaxed::Ensemble { .. }, .. });
+        if let Some(name) = chain {
+            batch.requests().filter(|r| ensemble || sampled(r)).try_for_each(|request| request.require_chain(name))?;
+        }
+        let Self::Relaxed { rule, draft, budget, .. } = self else { return Ok(()) };
+        rule.check(batch.nodes())?;
+        if rule.needs_law() && matches!(draft, DraftLaw::OneHot) && batch.nodes() > 0 {
+            return Err(Error::invalid(format!("{rule:?} needs the law that the draft was drawn from, got none")));
+        }
+        match budget {
+            Some(budget) if budget.len() != batch.len() => Err(Error::invalid(format!(
+                "the bias budget must have one entry per request, {}, got {}",
+                batch.len(),
+                budget.len()
+            ))),
+            Some(budget) => match budget.iter().find(|left| left.is_nan() || **left < 0.0) {
+                Some(left) => Err(Error::invalid(format!("a bias budget must be at least 0, got {left}"))),
+                None => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
 }
 
 /// Verifies the drafts of a batch.
@@ -137,28 +216,31 @@ pub enum Rule<'a> {
 pub fn verify(batch: &Batch<'_>, sampling: &[Sampling], rule: &Rule<'_>, coins: Coins<'_>) -> Result<Verdict> {
     batch::check_sampling(sampling, batch.len())?;
     coins.check(batch.logits.rows())?;
-    if let Rule::Chain { draft_probs } = rule {
-        if draft_probs.len() != batch.nodes() {
-            return Err(Error::invalid(format!(
-                "draft_probs must have one row per node, {}, got {}",
-                batch.nodes(),
-                draft_probs.len()
-            )));
-        }
-        for request in batch.requests().filter(|request| !sampling[request.index].is_greedy()) {
-            request.require_chain("chain")?;
-        }
-    }
+    rule.check(batch, sampling)?;
     let work = batch.logits.rows().saturating_mul(batch.vocabulary);
     Ok(Verdict::from_rounds(with_rows!(batch.logits, |rows: E| {
         parallel::map(batch.len(), work, Scratch::default, |index, scratch| {
-            let request = batch.request(index);
-            let sampling = sampling[index];
+            let job = Job { request: batch.request(index), sampling: sampling[index], coins };
+            let greedy = job.sampling.is_greedy();
             match rule {
-                Rule::Chain { draft_probs } if !sampling.is_greedy() => {
-                    chain::verify::<E>(&request, rows, draft_probs, sampling, coins, scratch)
+                Rule::Relaxed { rule, draft, beyond_support, budget } => {
+                    let budget = budget.map_or(f64::INFINITY, |budget| budget[index]);
+                    let relaxation =
+                        relaxed::Relaxation { rule: *rule, draft: *draft, beyond_support: *beyond_support, budget };
+                    match rule {
+                        Relaxed::Ensemble { target_weight } if greedy => {
+                            relaxed::verify_greedy_ensemble::<E>(&job, rows, &relaxation, target_weight, scratch)
+                        }
+                        _ if greedy => walk::verify::<E>(&job, rows, scratch),
+                        _ => relaxed::verify::<E>(&job, rows, &relaxation, scratch),
+                    }
                 }
-                _ => walk::verify::<E>(&request, rows, sampling, coins.emit, scratch),
+                _ if greedy => walk::verify::<E>(&job, rows, scratch),
+                Rule::GreedyOrFixed => walk::verify::<E>(&job, rows, scratch),
+                Rule::Chain(law) => chain::verify::<E>(&job, rows, law, scratch),
+                Rule::Block(law) => block::verify::<E>(&job, rows, law, scratch),
+                Rule::Siblings(law, replacement) => siblings::verify::<E>(&job, rows, law, *replacement, scratch),
+                Rule::SpecTr(law) => spectr::verify::<E>(&job, rows, law, scratch),
             }
         })
     })))

@@ -1,10 +1,23 @@
 //! What is left of the target's law once a rejected candidate's share is taken out.
 
-use super::law::{BLOCK, RowLaw, lane_sum, pick};
+use super::draft_law::LawRow;
+use super::law::{BLOCK, RowLaw, pick};
 use super::logits::Element;
 use super::simd;
 
-/// A token drawn after a rejection, and what was wrong with the draft row if anything.
+/// Factors of `max(target_factor * target - draft_factor * draft, 0)`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Factors {
+    pub(crate) target: f32,
+    pub(crate) draft: f32,
+}
+
+impl Factors {
+    /// Plain rejection sampling.
+    pub(crate) const PLAIN: Self = Self { target: 1.0, draft: 1.0 };
+}
+
+/// A token drawn after a rejection, or why there is none.
 pub(crate) enum Residual {
     /// The token at the coin of the normalised residual.
     Token(u32),
@@ -14,48 +27,65 @@ pub(crate) enum Residual {
     BadDraft,
 }
 
-/// `max(target - draft, 0)` over one block, and whether the draft's entries are probabilities.
+/// The residual of one block, and whether the draft's entries are probabilities.
 #[inline(always)]
-fn block_residual<E: Element>(law: &RowLaw<'_, E>, draft_probs: &[f32], block: usize) -> ([f32; BLOCK], bool) {
+fn block_residual<E: Element>(
+    law: &RowLaw<'_, E>,
+    draft: LawRow<'_>,
+    factors: Factors,
+    block: usize,
+) -> ([f32; BLOCK], bool) {
     let mut residual = law.block_probs(block);
-    let ids = law.block_range(block);
-    let covered = draft_probs.len().min(ids.end).saturating_sub(ids.start);
-    let draft = &draft_probs[ids.start.min(draft_probs.len())..][..covered];
-    let mut bad = false;
-    for (left, &prob) in residual.iter_mut().zip(draft) {
-        bad |= !(0.0..=1.001).contains(&prob);
-        *left = (*left - prob).max(0.0);
+    let (draft, sound) = draft.block(block * BLOCK);
+    for (left, prob) in residual.iter_mut().zip(draft) {
+        *left = (factors.target * *left - factors.draft * prob).max(0.0);
     }
-    (residual, bad)
+    (residual, sound)
 }
 
-/// Draws from norm(max(target - draft, 0)) with `coin`. Ids that `draft_probs` does not cover have draft probability 0.
-pub(crate) fn draw<E: Element>(law: &mut RowLaw<'_, E>, draft_probs: &[f32], coin: f64) -> Residual {
-    let mut sums = law.take_residual();
-    let reader = &*law;
-    let (total, bad) = simd::run(
+/// Block sums of the residual into `sums`; the total, or `None` for an unsound draft row.
+fn block_sums<E: Element>(
+    law: &RowLaw<'_, E>,
+    draft: LawRow<'_>,
+    factors: Factors,
+    mut keep: impl FnMut(f64),
+) -> Option<f64> {
+    simd::run(
         #[inline(always)]
         || {
-            let (mut total, mut bad) = (0.0, false);
-            for block in 0..reader.blocks() {
+            let mut total = 0.0;
+            for block in 0..law.blocks() {
                 let mut sum = 0.0;
-                if reader.has_block(block) {
-                    let (residual, wrong) = block_residual(reader, draft_probs, block);
-                    sum = lane_sum(&residual);
-                    bad |= wrong;
+                if law.has_block(block) {
+                    let (residual, sound) = block_residual(law, draft, factors, block);
+                    if !sound {
+                        return None;
+                    }
+                    sum = simd::sum(&residual);
                 }
-                sums.push(sum);
+                keep(sum);
                 total += sum;
             }
-            (total, bad)
+            Some(total)
         },
-    );
-    let drawn = if bad {
-        Residual::BadDraft
-    } else if total > 0.0 {
-        Residual::Token(pick(&sums, coin * total, |block| block_residual(reader, draft_probs, block).0))
-    } else {
-        Residual::Empty
+    )
+}
+
+/// Total of the residual; `None` for an unsound draft row.
+pub(crate) fn mass<E: Element>(law: &RowLaw<'_, E>, draft: LawRow<'_>, factors: Factors) -> Option<f64> {
+    block_sums(law, draft, factors, |_| {})
+}
+
+/// Draws from the normalised residual with `coin`.
+pub(crate) fn draw<E: Element>(law: &mut RowLaw<'_, E>, draft: LawRow<'_>, factors: Factors, coin: f64) -> Residual {
+    let mut sums = law.take_residual();
+    let drawn = match block_sums(law, draft, factors, |sum| sums.push(sum)) {
+        None => Residual::BadDraft,
+        Some(total) if total > 0.0 => {
+            let reader = &*law;
+            Residual::Token(pick(&sums, coin * total, |block| block_residual(reader, draft, factors, block).0))
+        }
+        Some(_) => Residual::Empty,
     };
     law.return_residual(sums);
     drawn

@@ -3,11 +3,10 @@
 //! Exact for every tree and every way of drafting that does not look at the emit coins, duplicates included: the token at
 //! a node is drawn from the target's law before the draft is looked at.
 
-use super::batch::Request;
 use super::law::{RowLaw, Scratch, argmax};
 use super::logits::Element;
 use super::sampling::Sampling;
-use super::{Round, Status};
+use super::{Job, Round, Status};
 
 /// The token that plain decoding takes at a row with this emit coin; `None` if the row has no law.
 pub(crate) fn plain<E: Element>(row: &[E::Bits], sampling: Sampling, coin: f64, scratch: &mut Scratch) -> Option<u32> {
@@ -19,21 +18,15 @@ pub(crate) fn plain<E: Element>(row: &[E::Bits], sampling: Sampling, coin: f64, 
 }
 
 /// Verifies one request.
-pub(crate) fn verify<E: Element>(
-    request: &Request<'_>,
-    rows: &[&[E::Bits]],
-    sampling: Sampling,
-    emit: &[f64],
-    scratch: &mut Scratch,
-) -> Round {
+pub(crate) fn verify<E: Element>(job: &Job<'_>, rows: &[&[E::Bits]], scratch: &mut Scratch) -> Round {
     let mut round = Round::default();
     let mut node = -1;
     loop {
-        let row = request.row(node);
-        let Some(token) = plain::<E>(rows[row], sampling, emit[row], scratch) else {
+        let row = job.request.row(node);
+        let Some(token) = plain::<E>(rows[row], job.sampling, job.coins.emit[row], scratch) else {
             return round.cut();
         };
-        match request.child_with(node, token) {
+        match job.request.child_with(node, token) {
             Some(child) => {
                 node = child as i32;
                 round.path.push(node);

@@ -1,0 +1,1 @@
+"""Verification for engines and people: one entry, verifier classes, and the proof that they are exact."""
