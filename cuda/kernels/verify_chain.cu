@@ -3,8 +3,9 @@
 // Maths. Node i's token x under target law p and draft law q, with accept coin u of its parent's row:
 //   ratio:    u l q(x) < w p(x) + (1 - w) q(x);   w = 1, l = 1 is exact (Leviathan et al., Chen et al.); w is the weight of
 //             the target per node (static ensemble, DIVERSED); l < 1 is lenience. On the first rejection the bonus is drawn
-//             from norm((p - l q)+), which does not depend on w; behind the last node from p.
-//   typical:  p(x) > min(epsilon, delta exp(-H(p)));   top_k: fewer than k ids are better than x. The bonus is drawn from p.
+//             from norm((p - l q)+), which does not depend on w; behind the last node from p. What the target's law excludes
+//             never stands.
+//   typical:  p(x) > min(epsilon, delta exp(-H(p)));   top_k: fewer than k ids are more probable than x. Bonus from p.
 //   A greedy request accepts its argmax and nothing else, whatever the rule.
 // Shapes. logits (R, V); tokens (N,), nodes of a request in chain order; draft rows by node: dense (N, width) or sparse
 //   ids, probs (N, width); accept (R,) float64; target_weight, rank (N,) or null; entropy (R,) or null.
@@ -48,7 +49,7 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
       } else {
         const double q = c.draft_prob, w = target_weight ? double(target_weight[n]) : 1.0;
         const double mix = w == 1.0 ? double(c.target_prob) : w * c.target_prob + (1.0 - w) * q;
-        take = accept[row] * lenience * q < mix;
+        take = c.target_prob > 0.f && accept[row] * lenience * q < mix;
       }
       fault = c.status;
       stop = fault != STATUS_OK || !take;
@@ -77,7 +78,7 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
   sites[b] = site;
 }
 
-// Rank of a node's token in its parent's row: how many ids have a larger logit, or an equal one and a smaller id.
+// Rank of a node's token in its parent's row: how many ids have a larger logit.
 template <class T>
 __device__ void token_rank(const void* logits, long long stride, int vocab, const long long* row_ptr, int requests,
                            const long long* tokens, const int* parents, int* rank, BlockScratch& scratch) {
@@ -104,7 +105,7 @@ __device__ void token_rank(const void* logits, long long stride, int vocab, cons
 #pragma unroll
       for (int e = 0; e < Tile<T>::WIDTH; e++) {
         const int id = first + e;
-        better_ids += id >= 0 && id < vocab && (l[e] > mine || (l[e] == mine && id < token));
+        better_ids += id >= 0 && id < vocab && l[e] > mine;
       }
     }
   better_ids = block_sum(better_ids, scratch);

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-
 from tests.kernels.emulator import CUDA, SHARED, Emulator, build, guarded_launches, poisoned
 
 

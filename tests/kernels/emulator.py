@@ -182,7 +182,9 @@ def guarded_launches():
         submit(kernel, blocks, values, shared, device, stream)
         for room, argument, start, size in copies.values():
             outside = torch.cat([room[:start], room[start + size :]])
-            assert bool((outside == GUARD_BYTE).all()), f"{kernel} wrote outside a tensor of shape {tuple(argument.shape)}"
+            assert bool((outside == GUARD_BYTE).all()), (
+                f"{kernel} wrote outside a tensor of shape {tuple(argument.shape)}"
+            )
             argument.reshape(-1).view(torch.uint8).copy_(room[start : start + size])
 
     launch_module._submit = guarded

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-
-from specrs.ops.attention import tree_attention
-from specrs.ops.outcome import top_k_rows
-from specrs.ops.verify import DraftLaw, verify_block, verify_chain, verify_siblings, verify_walk
 from tests.kernels.emulator import CUDA, SHARED, Emulator, build, recorded_launches, replay
 from tests.kernels.test_attention import case, visibility
 from tests.kernels.test_rows import sampling
 from tests.kernels.test_verify import chain_case
+
+from specrs.ops.attention import tree_attention
+from specrs.ops.outcome import top_k_rows
+from specrs.ops.verify import DraftLaw, verify_block, verify_chain, verify_siblings, verify_walk
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-
-from specrs.errors import GpuError
 from tests.kernels import test_attention, test_outcome, test_rows, test_verify
 from tests.kernels.conftest import SCHEDULES
 from tests.kernels.emulator import SHARED, Emulator, build, guarded_launches, poisoned
+
+from specrs.errors import GpuError
 
 
 def statistics(stand_in):
@@ -20,8 +20,6 @@ def draws(stand_in):
 def chain(stand_in):
     for seed in (0, 2):
         test_verify.test_chain_equals_numpy_and_rust(stand_in, seed)
-
-
 
 
 def siblings(stand_in):

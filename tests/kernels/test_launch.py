@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from tests.kernels.emulator import IMAGE
 
 from specrs import _core
 from specrs.errors import GpuError, InvalidInputError
 from specrs.ops.launch import launch
 from specrs.ops.outcome import lookup_cache
-from tests.kernels.emulator import IMAGE
 
 
 def test_table_equals_the_sources(stand_in):

@@ -5,10 +5,10 @@ import mmap
 import numpy as np
 import pytest
 import torch
+from tests.kernels import oracle
 
 from specrs.ops.launch import launch
 from specrs.ops.rows import Sampling, draw_rows, row_laws, row_statistics
-from tests.kernels import oracle
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -101,9 +101,10 @@ def test_ties_at_the_cut(emulator):
     for coin in np.linspace(0, 1, 400, endpoint=False):
         for r, token in enumerate(draw_rows(rows, laws, torch.full((3,), coin, dtype=torch.float64)).tolist()):
             support[r].add(token)
-    expected = [set(np.flatnonzero(oracle.law(rows[r].numpy(), *law))) for r, law in enumerate(
-        [(1.0, 2, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (1.0, 3, 0.25, 0.0)]
-    )]
+    expected = [
+        set(np.flatnonzero(oracle.law(rows[r].numpy(), *law)))
+        for r, law in enumerate([(1.0, 2, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (1.0, 3, 0.25, 0.0)])
+    ]
     assert support == expected
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-
-from specrs.ops import attention, outcome, rows, torch_ops, verify
 from tests.kernels.test_attention import case, verdict_of, visibility
 from tests.kernels.test_rows import logits, sampling
 from tests.kernels.test_verify import LAWS, chain_case
+
+from specrs.errors import InvalidInputError
+from specrs.ops import attention, outcome, rows, torch_ops, verify
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -33,6 +34,11 @@ def arguments():
     return {
         "verify_walk": (walk, lambda: verify.verify_walk(scores, tree, parameters, emit)),
         "verify_chain": (chain, lambda: verify.verify_chain(scores, tree, parameters, law, accept, emit)),
+        "verify_block": (chain, lambda: verify.verify_block(scores, tree, parameters, law, accept, emit)),
+        "verify_siblings": (
+            [*chain, True],
+            lambda: verify.verify_siblings(scores, tree, parameters, law, accept, emit, with_replacement=True),
+        ),
         "row_statistics": ([three, None, None, 3], lambda: rows.row_statistics(three, exclude=3)),
         "top_k_rows": ([three, 7, 3], lambda: outcome.top_k_rows(three, 7, 3)[:2]),
         "fork_tokens": (
@@ -93,16 +99,17 @@ def test_opcheck(name):
     torch.library.opcheck(getattr(torch.ops.specrs, name).default, tuple(given))
 
 
-@pytest.mark.parametrize("name", ["verify_walk", "verify_chain"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("verify_")])
 def test_out_forms_fill_the_callers_tensors(stand_in, name):
     stand_in.open()
     given, _ = arguments()[name]
+    inputs, options = (given, []) if name == "verify_walk" else (given[:14], given[14:])
     expected = getattr(torch.ops.specrs, name)(*given)
     for run in (getattr(torch.ops.specrs, f"{name}_out"), torch_ops.OPS[f"{name}_out"][0]):
         out = [torch.full_like(tensor, -7) for tensor in expected]
-        assert run(*given, *out) is None
+        assert run(*inputs, *out, *options) is None
         assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
-    torch.library.opcheck(getattr(torch.ops.specrs, f"{name}_out").default, (*given, *out))
+    torch.library.opcheck(getattr(torch.ops.specrs, f"{name}_out").default, (*inputs, *out, *options))
 
 
 def test_compiles_as_one_graph():
@@ -120,3 +127,62 @@ def test_compiles_as_one_graph():
     assert torch.equal(got[0], expected[0] + 1)
     assert torch.equal(got[2], expected[2])
     assert torch.equal(got[4], torch.ops.specrs.top_k_rows(*best)[0])
+
+
+RULES = [
+    ("ratio", None, 1.0),
+    ("ratio", None, 0.6),
+    ("ratio", 0.7, 1.0),
+    ("typical", None, 1.0),
+    ("top_k", None, 1.0),
+]
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "one_hot", "shared rows"])
+@pytest.mark.parametrize("kind", ["chain", "block", "siblings", "relaxed"])
+def test_every_rule_and_draft_law_equals_rust(emulator, kind, form):
+    """All rules on all forms of the draft law: the same path, bonus and status as the Rust rule on the same coins."""
+    vocabulary = 60
+    scores, tree, dense, accept, emit = chain_case(31, torch.float32, vocabulary, counts=(5, 1, 0, 6, 4, 3))
+    laws = sampling(
+        [(1.0, 0, 1.0, 0.0), (0.0, 0, 1.0, 0.0), (0.8, 0, 1.0, 0.0), (1.1, 20, 0.95, 0.01)] + [(1.0, 0, 1.0, 0.0)] * 2
+    )
+    if kind == "relaxed":  # a greedy ensemble is a rule of its own in Rust
+        laws.temperature[1] = 0.5
+    tokens = tree.tokens.clone()
+    tokens[7] = vocabulary + 3
+    tree = tree._replace(tokens=tokens)
+    law = verify.DraftLaw(torch.tensor(dense))
+    if form == "sparse":
+        probs, ids = torch.tensor(dense).topk(9, dim=1)
+        ids[:, -1] = -1
+        law = verify.DraftLaw(probs.contiguous(), ids.contiguous())
+    if form == "one_hot":
+        law = verify.DraftLaw()
+    if form == "shared rows":
+        order = torch.randperm(len(dense), generator=torch.Generator().manual_seed(1))
+        law = verify.DraftLaw(torch.tensor(dense)[order], None, order.argsort())
+    if form == "one_hot" and kind in ("block", "siblings"):
+        with pytest.raises(InvalidInputError):
+            getattr(verify, f"verify_{kind}")(scores, tree, laws, law, accept, emit)
+        return
+    inputs = [scores, *tree, *laws, *law, accept, emit]
+    options = [[]]
+    if kind == "siblings":
+        options = [[False], [True]]
+    if kind == "relaxed":
+        options = [
+            [rule, None if weight is None else torch.full((len(tokens),), weight), lenience, 0.3, 0.09, 3]
+            for rule, weight, lenience in RULES
+        ]
+    name = "verify_chain" if kind == "relaxed" else f"verify_{kind}"
+    for option in options:
+        if form == "one_hot" and kind == "relaxed" and (option[1] is not None or option[2] != 1.0):
+            for run in (getattr(torch.ops.specrs, name), torch_ops.OPS[name][0]):
+                with pytest.raises(InvalidInputError):
+                    run(*inputs, *option)
+            continue
+        expected = getattr(torch.ops.specrs, name)(*inputs, *option)
+        got = torch_ops.OPS[name][0](*inputs, *option)
+        for field, a, b in zip(got._fields, got, expected, strict=True):
+            assert torch.equal(a, b), (field, option)

@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from tests.kernels import oracle
+from tests.kernels.test_rows import logits, sampling
 
 from specrs import _core
 from specrs.ops.verify import (
@@ -17,8 +19,6 @@ from specrs.ops.verify import (
     verify_siblings,
     verify_walk,
 )
-from tests.kernels import oracle
-from tests.kernels.test_rows import logits, sampling
 
 LAWS = [(1.0, 0, 1.0, 0.0), (0.0, 0, 1.0, 0.0), (0.8, 6, 1.0, 0.0), (1.2, 0, 0.9, 0.05)]
 
@@ -31,7 +31,9 @@ def trees(shapes, seed, vocabulary, guide=None):
     for b, parents in enumerate(shapes):
         for parent in parents:
             best = None if guide is None else int(guide[row_ptr[b] + parent + 1].float().argmax())
-            tokens.append(best if best is not None and generator.random() < 0.5 else int(generator.integers(vocabulary)))
+            tokens.append(
+                best if best is not None and generator.random() < 0.5 else int(generator.integers(vocabulary))
+            )
     parents = [parent for shape in shapes for parent in shape]
     return DraftTree(
         torch.tensor(row_ptr), torch.tensor(tokens, dtype=torch.int64), torch.tensor(parents, dtype=torch.int32), 8
@@ -191,8 +193,10 @@ def test_empty_residual_draws_from_the_target(emulator):
     assert read(verify_chain(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), draft, coin, coin)) == ([[]], [1], [1])
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "one_hot"])
-@pytest.mark.parametrize("weight", [None, 0.6])
+@pytest.mark.parametrize(
+    ("kind", "weight"),
+    [("dense", None), ("sparse", None), ("one_hot", None), ("dense", 0.6), ("sparse", 0.6)],
+)
 def test_chain_laws_of_the_draft(emulator, kind, weight):
     vocabulary, width = 50, 7
     rows, tree, _, accept, emit = chain_case(9, torch.float32, vocabulary)

@@ -37,7 +37,9 @@ class CacheLayout(NamedTuple):
     def of(cache: torch.Tensor, block_table: torch.Tensor | None = None) -> CacheLayout:
         """Return the layout of a tensor (pages, heads, slots, D), any strides with a contiguous last axis."""
         if cache.dim() != 4 or cache.stride(3) != 1:
-            message = f"a cache must be (pages, heads, slots, D), D contiguous, got {tuple(cache.shape)}, {cache.stride()}"
+            message = (
+                f"a cache must be (pages, heads, slots, D), D contiguous, got {tuple(cache.shape)}, {cache.stride()}"
+            )
             raise InvalidInputError(message)
         return CacheLayout(cache.shape[2], cache.stride(0), cache.stride(1), cache.stride(2), block_table)
 
@@ -107,7 +109,9 @@ def tree_attention(
         message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {tuple(keys.shape)}, {tuple(values.shape)}"
         raise InvalidInputError(message)
     if dim % 32 or dim > 256 or splits < 1:
-        raise InvalidInputError(f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}")
+        raise InvalidInputError(
+            f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}"
+        )
     requests = lengths.shape[0]
     check_tensor("lengths", lengths, torch.int64, (requests,))
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
@@ -168,12 +172,16 @@ def commit_cache(
     check_tensor("lengths", lengths, torch.int64, (requests,))
     for tensor in tensors:
         if CacheLayout.of(tensor, block_table) != layout or tensor.dtype != first.dtype or tensor.shape != first.shape:
-            message = f"all cache tensors must be laid out as the first, {tuple(first.shape)}, got {tuple(tensor.shape)}"
+            message = (
+                f"all cache tensors must be laid out as the first, {tuple(first.shape)}, got {tuple(tensor.shape)}"
+            )
             raise InvalidInputError(message)
     size, heads, slot_bytes = first.element_size(), first.shape[1], first.shape[3] * first.element_size()
     strides = [stride * size for stride in layout[1:4]]
     if slot_bytes % 16 or any(stride % 16 for stride in strides):
-        raise InvalidInputError(f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}")
+        raise InvalidInputError(
+            f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
+        )
     table_width = 0 if block_table is None else block_table.shape[1]
     capacity = layout.page_size * (table_width if block_table is not None else 1)
     per_request = (heads * slot_bytes // 16 + 255) // 256

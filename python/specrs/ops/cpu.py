@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,31 +38,28 @@ def verify(
     accept: torch.Tensor,
     emit: torch.Tensor,
     draft: DraftLaw,
+    knobs: torch.Tensor | None = None,
 ) -> Verdict:
-    """Verify with a Rust rule (``greedy_or_fixed`` or ``chain``); arguments as in :mod:`specrs.ops.verify`."""
+    """Verify with a Rust rule, a relaxed one if there are `knobs`; arguments as in :mod:`specrs.ops.verify`."""
     check_tree(logits, tree, sampling)
     check_draft(draft, tree.tokens.shape[0])
     for name, coins in (("accept", accept), ("emit", emit)):
         check_tensor(name, coins, torch.float64, (logits.shape[0],))
     array, dtype = _bits(logits)
-    path_ptr, path, bonus, status = _core.verify(
-        array,
-        dtype,
-        tree.row_ptr.numpy(),
-        tree.tokens.to(torch.uint32).numpy(),
-        tree.parents.numpy(),
-        rule,
-        *(parameter.numpy() for parameter in sampling),
-        accept.numpy(),
-        emit.numpy(),
-        None if draft.probs is None else _dense(draft).numpy(),
-    )
+    head = [array, dtype, tree.row_ptr.numpy(), tree.tokens.to(torch.uint32).numpy(), tree.parents.numpy(), rule]
+    tail = [*(parameter.numpy() for parameter in sampling), accept.numpy(), emit.numpy()]
+    if knobs is None:
+        path_ptr, path, bonus, status = _core.verify(*head, *tail, **_law(draft))
+    else:
+        (path_ptr, path, bonus, status), _ = _core.verify_relaxed(*head, knobs.numpy(), *tail, **_law(draft))
     requests = len(bonus)
     pointers = torch.from_numpy(path_ptr)
     accepted = pointers.diff()
     padded = torch.full((requests, tree.longest), -1, dtype=torch.int32)
     if accepted.numel() and int(accepted.max()) > tree.longest:
-        raise InvalidInputError(f"a path can have {int(accepted.max())} nodes, longest must not be {tree.longest}")
+        raise InvalidInputError(
+            f"longest must not be below the longest path, {int(accepted.max())}, got {tree.longest}"
+        )
     owner = torch.repeat_interleave(torch.arange(requests), accepted)
     padded[owner, torch.arange(len(path)) - pointers[owner]] = torch.from_numpy(path)
     token = torch.from_numpy(bonus).to(torch.int64)
@@ -80,15 +77,37 @@ def verify_chain(
     emit: torch.Tensor,
     rule: ChainRule,
 ) -> Verdict:
-    """As :func:`specrs.ops.verify.verify_chain`, for the exact rule."""
-    if rule.kind != "ratio" or rule.lenience != 1.0 or rule.target_weight is not None:
-        raise InvalidInputError(f"on host tensors the chain rule is the exact ratio test, got {rule}")
+    """As :func:`specrs.ops.verify.verify_chain`. An ensemble and lenience at once have no Rust rule and are refused."""
+    name, knobs = "chain", None
+    if rule.kind == "typical":
+        name, knobs = "typical", torch.tensor([rule.epsilon, rule.delta])
+    elif rule.kind == "top_k":
+        name, knobs = "top_k", torch.tensor([float(rule.k)])
+    elif rule.target_weight is not None and rule.lenience != 1.0:
+        raise InvalidInputError(f"either target_weight or lenience can be given, got both ({rule.lenience})")
+    elif rule.target_weight is not None:
+        name, knobs = "ensemble", rule.target_weight
+    elif rule.lenience != 1.0:
+        name, knobs = "lenience", torch.tensor([rule.lenience])
+    return verify(name, logits, tree, sampling, accept, emit, draft, knobs)
+
+
+def _law(draft: DraftLaw) -> dict[str, Any]:
+    """Return the draft law as the extension takes it: sparse rows ascending, each id once."""
     if draft.probs is None:
-        one_hot = torch.zeros(tree.tokens.shape[0], logits.shape[1])
-        inside = ((tree.tokens >= 0) & (tree.tokens < logits.shape[1])).nonzero().flatten()
-        one_hot[inside, tree.tokens[inside]] = 1.0
-        draft = DraftLaw(one_hot)
-    return verify("chain", logits, tree, sampling, accept, emit, draft)
+        return {"one_hot": True}
+    rows = {} if draft.row_of is None else {"draft_rows": draft.row_of.numpy()}
+    if draft.ids is None:
+        return {"draft_probs": draft.probs.numpy(), **rows}
+    ids, probs, pointers = [], [], [0]
+    for row_ids, row_probs in zip(draft.ids.tolist(), draft.probs.tolist(), strict=True):
+        entries = dict(reversed([(i, p) for i, p in zip(row_ids, row_probs, strict=True) if i >= 0]))
+        ids += sorted(entries)
+        probs += [entries[i] for i in sorted(entries)]
+        pointers.append(len(ids))
+    sparse = {"draft_ids": torch.tensor(ids, dtype=torch.uint32), "draft_ptr": torch.tensor(pointers)}
+    arrays = {"draft_probs": torch.tensor(probs, dtype=torch.float32), **sparse}
+    return {name: tensor.numpy() for name, tensor in arrays.items()} | rows
 
 
 def round_coins(
@@ -108,20 +127,6 @@ def round_coins(
         torch.tensor(depths, dtype=torch.int32).numpy(),
     )
     return torch.from_numpy(accept), torch.from_numpy(emit)
-
-
-def _dense(draft: DraftLaw) -> torch.Tensor:
-    """Return one dense row per node."""
-    probs, ids = draft.probs, draft.ids
-    assert probs is not None
-    if ids is not None:
-        width = int(ids.max()) + 1 if ids.numel() else 0
-        full = torch.zeros(probs.shape[0], max(width, 1))
-        for entry in reversed(range(ids.shape[1])):  # the first entry that names an id wins
-            named = (ids[:, entry] >= 0).nonzero().flatten()
-            full[named, ids[named, entry]] = probs[named, entry]
-        probs = full
-    return probs.contiguous() if draft.row_of is None else probs[draft.row_of]
 
 
 def row_statistics(
@@ -181,7 +186,9 @@ def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
     return torch.where(same.any(1), same.int().argmax(1), -1)
 
 
-def select_lengths(confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float) -> torch.Tensor:
+def select_lengths(
+    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float
+) -> torch.Tensor:
     """As :func:`specrs.ops.outcome.select_lengths`."""
     lengths, prices, first = [], cost.tolist(), 0
     for rows in row_ptr.diff().tolist():

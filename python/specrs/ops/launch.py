@@ -79,6 +79,8 @@ def launch(
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     for tensor in tensors:
         if not tensor.is_contiguous():
-            message = f"a kernel's tensors must be contiguous, got strides {tensor.stride()} of shape {tuple(tensor.shape)}"
+            message = (
+                f"a kernel's tensors must be contiguous, got strides {tensor.stride()} of shape {tuple(tensor.shape)}"
+            )
             raise InvalidInputError(message)
     _submit(kernel, blocks, arguments, shared, *_where(tensors))

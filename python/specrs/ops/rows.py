@@ -58,7 +58,9 @@ def logits_suffix(logits: torch.Tensor) -> str:
 
     suffixes = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
     if logits.dim() != 2 or logits.dtype not in suffixes:
-        message = f"logits must be a float32, bfloat16 or float16 matrix, got {logits.dtype} of shape {tuple(logits.shape)}"
+        message = (
+            f"logits must be a float32, bfloat16 or float16 matrix, got {logits.dtype} of shape {tuple(logits.shape)}"
+        )
         raise InvalidInputError(message)
     if not logits.is_contiguous():
         message = f"logits must be contiguous, got strides {logits.stride()} of shape {tuple(logits.shape)}"
@@ -116,7 +118,9 @@ def row_statistics(
     return out
 
 
-def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) -> RowLaws:
+def row_laws(
+    logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling, entropy: torch.Tensor | None = None
+) -> RowLaws:
     """Form the sampling law of each row (temperature, top-k, top-p, min-p) without a matrix of probabilities.
 
     Parameters
@@ -127,6 +131,8 @@ def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) ->
         int64; request ``b`` owns the rows ``row_ptr[b]`` to ``row_ptr[b + 1]``.
     sampling : Sampling
         One entry per request.
+    entropy : tensor, shape (R,), optional
+        float32, to receive the laws' entropies in nats.
     """
     import torch
 
@@ -137,7 +143,19 @@ def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) ->
     launch(
         f"row_law_{logits_suffix(logits)}",
         rows,
-        [logits, vocabulary, vocabulary, row_ptr, row_ptr.shape[0] - 1, partials, tiles, *sampling, laws, masses],
+        [
+            logits,
+            vocabulary,
+            vocabulary,
+            row_ptr,
+            row_ptr.shape[0] - 1,
+            partials,
+            tiles,
+            *sampling,
+            laws,
+            masses,
+            entropy,
+        ],
     )
     return RowLaws(laws, masses, tiles)
 

@@ -24,6 +24,9 @@ LIBRARY = torch.library.Library("specrs", "FRAGMENT")
 
 Tensor = torch.Tensor
 
+#: Logits, tree, sampling, draft law, accept and emit coins.
+Sampled = tuple[Tensor, DraftTree, Sampling, DraftLaw, Tensor, Tensor]
+
 _TREE = "Tensor logits, Tensor row_ptr, Tensor tokens, Tensor parents, int longest"
 _SAMPLING = "Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p"
 _DRAFT = "Tensor? draft_probs, Tensor? draft_ids, Tensor? draft_rows"
@@ -37,6 +40,10 @@ SCHEMAS = [
     f"verify_walk_out({_TREE}, {_SAMPLING}, Tensor emit, {_FILLED}) -> ()",
     f"verify_chain({_CHAIN}, {_RULE}) -> {_VERDICT}",
     f"verify_chain_out({_CHAIN}, {_FILLED}, {_RULE}) -> ()",
+    f"verify_block({_CHAIN}) -> {_VERDICT}",
+    f"verify_block_out({_CHAIN}, {_FILLED}) -> ()",
+    f"verify_siblings({_CHAIN}, bool with_replacement=False) -> {_VERDICT}",
+    f"verify_siblings_out({_CHAIN}, {_FILLED}, bool with_replacement=False) -> ()",
     "row_statistics(Tensor logits, Tensor? row_ptr=None, Tensor? temperature=None, int exclude=-1) -> "
     "(Tensor argmax, Tensor max_prob, Tensor entropy, Tensor log_sum_exp, Tensor status)",
     "top_k_rows(Tensor logits, int k, int exclude=-1) -> (Tensor ids, Tensor probs)",
@@ -51,8 +58,6 @@ SCHEMAS = [
     "commit_cache(Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, Tensor bonus, "
     "Tensor? block_table=None) -> ()",
 ]
-
-
 
 
 def walk_cuda(
@@ -91,7 +96,7 @@ def walk_cpu(
     return _fill(out, cpu.verify("greedy_or_fixed", logits, tree, sampling, emit, emit, DraftLaw()))
 
 
-def chain_cuda(
+def _sampled(
     logits: Tensor,
     row_ptr: Tensor,
     tokens: Tensor,
@@ -106,46 +111,59 @@ def chain_cuda(
     draft_rows: Tensor | None,
     accept: Tensor,
     emit: Tensor,
-    *rule_or_out: Any,
-) -> Verdict:
-    """Run :func:`specrs.ops.verify.verify_chain`; `rule_or_out` is the end of either form's schema."""
+    *rest: Any,
+) -> tuple[Sampled, tuple[Tensor, ...], tuple[Any, ...]]:
+    """Return what every rule with a draft law is called with, the tensors to fill if any, and what is left."""
     tree, sampling = DraftTree(row_ptr, tokens, parents, longest), Sampling(temperature, top_k, top_p, min_p)
-    out, rule = _split(rule_or_out)
     draft = DraftLaw(draft_probs, draft_ids, draft_rows)
-    return verify.verify_chain(logits, tree, sampling, draft, accept, emit, rule, Verdict(*out) if out else None)
+    out = rest[:4] if len(rest) >= 4 and all(isinstance(item, Tensor) for item in rest[:4]) else ()
+    return (logits, tree, sampling, draft, accept, emit), out, rest[len(out) :]
 
 
-def chain_cpu(
-    logits: Tensor,
-    row_ptr: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    longest: int,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    draft_probs: Tensor | None,
-    draft_ids: Tensor | None,
-    draft_rows: Tensor | None,
-    accept: Tensor,
-    emit: Tensor,
-    *rule_or_out: Any,
-) -> Verdict:
-    """Run the Rust rule of the same name; `rule_or_out` is the end of either form's schema."""
-    tree, sampling = DraftTree(row_ptr, tokens, parents, longest), Sampling(temperature, top_k, top_p, min_p)
-    out, rule = _split(rule_or_out)
-    draft = DraftLaw(draft_probs, draft_ids, draft_rows)
-    return _fill(out, cpu.verify_chain(logits, tree, sampling, draft, accept, emit, rule))
-
-
-def _split(rule_or_out: tuple[Any, ...]) -> tuple[tuple[Tensor, ...], ChainRule]:
-    """Return the tensors to fill, if any, and the rule that the rest states."""
-    out = rule_or_out[:4] if rule_or_out and isinstance(rule_or_out[0], Tensor) else ()
-    rule = ChainRule(*rule_or_out[len(out) :])
+def _rule(options: tuple[Any, ...]) -> ChainRule:
+    rule = ChainRule(*options)
     if rule.kind not in verify.RULES:
         raise InvalidInputError(f"rule must be one of {', '.join(verify.RULES)}, got '{rule.kind}'")
-    return out, rule
+    return rule
+
+
+def chain_cuda(*arguments: Any) -> Verdict:
+    """Run :func:`specrs.ops.verify.verify_chain` on the arguments of either form's schema."""
+    inputs, out, options = _sampled(*arguments)
+    return verify.verify_chain(*inputs, _rule(options), Verdict(*out) if out else None)
+
+
+def chain_cpu(*arguments: Any) -> Verdict:
+    """Run the Rust rule of the same name on the arguments of either form's schema."""
+    inputs, out, options = _sampled(*arguments)
+    return _fill(out, cpu.verify_chain(*inputs, _rule(options)))
+
+
+def block_cuda(*arguments: Any) -> Verdict:
+    """Run :func:`specrs.ops.verify.verify_block` on the arguments of either form's schema."""
+    inputs, out, _ = _sampled(*arguments)
+    return verify.verify_block(*inputs, Verdict(*out) if out else None)
+
+
+def block_cpu(*arguments: Any) -> Verdict:
+    """Run the Rust rule of the same name on the arguments of either form's schema."""
+    (logits, tree, sampling, draft, accept, emit), out, _ = _sampled(*arguments)
+    return _fill(out, cpu.verify("block", logits, tree, sampling, accept, emit, draft))
+
+
+def siblings_cuda(*arguments: Any) -> Verdict:
+    """Run :func:`specrs.ops.verify.verify_siblings` on the arguments of either form's schema."""
+    inputs, out, options = _sampled(*arguments)
+    return verify.verify_siblings(
+        *inputs, with_replacement=bool(options and options[0]), out=Verdict(*out) if out else None
+    )
+
+
+def siblings_cpu(*arguments: Any) -> Verdict:
+    """Run the Rust rule of the same name on the arguments of either form's schema."""
+    (logits, tree, sampling, draft, accept, emit), out, options = _sampled(*arguments)
+    name = "specinfer" if options and options[0] else "without_replacement"
+    return _fill(out, cpu.verify(name, logits, tree, sampling, accept, emit, draft))
 
 
 def _fill(out: tuple[Tensor, ...], made: Verdict) -> Verdict:
@@ -163,7 +181,9 @@ def _without_result(function: Callable[..., Verdict]) -> Callable[..., None]:
     return fill
 
 
-def verdict_shape(logits: Tensor, row_ptr: Tensor, tokens: Tensor, parents: Tensor, longest: int, *rest: Any) -> Verdict:
+def verdict_shape(
+    logits: Tensor, row_ptr: Tensor, tokens: Tensor, parents: Tensor, longest: int, *rest: Any
+) -> Verdict:
     """Return the tensors that a verification returns, without their values."""
     return verify.empty_verdict(logits, row_ptr.shape[0] - 1, longest)
 
@@ -244,7 +264,9 @@ def round_coins_cpu(
     return cpu.round_coins(seeds, samples, positions, row_ptr, parents)
 
 
-def round_coins_shape(seeds: Tensor, samples: Tensor, positions: Tensor, row_ptr: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
+def round_coins_shape(
+    seeds: Tensor, samples: Tensor, positions: Tensor, row_ptr: Tensor, parents: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the tensors of the coins, without their values."""
     rows = row_ptr.shape[0] - 1 + parents.shape[0]
     return seeds.new_empty(rows, dtype=torch.float64), seeds.new_empty(rows, dtype=torch.float64)
@@ -325,6 +347,10 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
     "verify_walk_out": (_without_result(walk_cuda), _without_result(walk_cpu), _nothing),
     "verify_chain": (chain_cuda, chain_cpu, verdict_shape),
     "verify_chain_out": (_without_result(chain_cuda), _without_result(chain_cpu), _nothing),
+    "verify_block": (block_cuda, block_cpu, verdict_shape),
+    "verify_block_out": (_without_result(block_cuda), _without_result(block_cpu), _nothing),
+    "verify_siblings": (siblings_cuda, siblings_cpu, verdict_shape),
+    "verify_siblings_out": (_without_result(siblings_cuda), _without_result(siblings_cpu), _nothing),
     "row_statistics": (rows.row_statistics, row_statistics_cpu, row_statistics_shape),
     "top_k_rows": (top_k_cuda, top_k_cpu, top_k_shape),
     "fork_tokens": (fork_cuda, fork_cpu, fork_shape),

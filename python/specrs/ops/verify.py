@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from specrs.errors import InvalidInputError
 from specrs.ops.launch import launch
-from specrs.ops.rows import SITE_WORDS, RowLaws, Sampling, draw_rows, logits_suffix, row_laws, row_statistics
+from specrs.ops.rows import SITE_WORDS, RowLaws, Sampling, draw_rows, logits_suffix, row_laws
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ class ChainRule(NamedTuple):
 
     ``kind`` 'ratio': ``u * lenience * q < w * p + (1 - w) * q`` with the weight ``w`` of the target per node (1 without
     ``target_weight``, float32 (N,)). 'typical': ``p > min(epsilon, delta * exp(-H))``. 'top_k': among the ``k`` best.
-    All but ratio with lenience 1 and weight 1 are relaxed.
+    All but ratio with lenience 1 and weight 1 are relaxed. A request at temperature 0 accepts its argmax alone.
     """
 
     kind: Literal["ratio", "typical", "top_k"] = "ratio"
@@ -249,13 +249,13 @@ def verify_chain(
     check_draft(draft, nodes)
     for name, coins in (("accept", accept), ("emit", emit)):
         check_tensor(name, coins, torch.float64, (logits.shape[0],))
+    if draft.probs is None and rule.kind == "ratio" and (rule.target_weight is not None or rule.lenience != 1.0):
+        raise InvalidInputError("an ensemble or a lenient rule needs the draft's probabilities, got none")
     if rule.target_weight is not None:
         check_tensor("target_weight", rule.target_weight, torch.float32, (nodes,))
     suffix, vocabulary = logits_suffix(logits), logits.shape[1]
-    laws = row_laws(logits, tree.row_ptr, sampling)
-    entropy = rank = None
-    if rule.kind == "typical":
-        entropy = row_statistics(logits, tree.row_ptr, sampling.temperature).entropy
+    entropy = _empty(logits, (logits.shape[0],), torch.float32) if rule.kind == "typical" else None
+    laws, rank = row_laws(logits, tree.row_ptr, sampling, entropy), None
     if rule.kind == "top_k":
         rank = _empty(logits, (nodes,), torch.int32)
         row = [logits, vocabulary, vocabulary, tree.row_ptr, requests]
@@ -265,7 +265,17 @@ def verify_chain(
     sites = _empty(logits, (requests, SITE_WORDS), torch.int32)
     masses = _empty(logits, (requests, laws.tiles), torch.float64)
     head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
-    test = [accept, RULES[rule.kind], rule.target_weight, rule.lenience, rule.epsilon, rule.delta, entropy, rank, rule.k]
+    test = [
+        accept,
+        RULES[rule.kind],
+        rule.target_weight,
+        rule.lenience,
+        rule.epsilon,
+        rule.delta,
+        entropy,
+        rank,
+        rule.k,
+    ]
     tail = [tree.longest, verdict.path, verdict.accepted, sites]
     launch(f"accept_chain_{suffix}", (requests + 7) // 8, [*head, *draft.arguments(), draft.row_of, *test, *tail])
     _residual_masses(logits, laws, sites, draft, masses)
@@ -302,7 +312,9 @@ def verify_block(
     masses = _empty(logits, (rows, laws.tiles), torch.float64)
     site_of = _empty(logits, (requests,), torch.int32)
     head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
-    launch(f"block_sites_{suffix}", (requests + 255) // 256, [*head, *draft.arguments(), draft.row_of, tree.longest, sites])
+    launch(
+        f"block_sites_{suffix}", (requests + 255) // 256, [*head, *draft.arguments(), draft.row_of, tree.longest, sites]
+    )
     _residual_masses(logits, laws, sites, draft, masses)
     choice = [tree.row_ptr, requests, masses, laws.tiles, accept, sites, tree.longest]
     launch("accept_block", (requests + 255) // 256, [*choice, verdict.path, verdict.accepted, site_of])
