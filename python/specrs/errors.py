@@ -62,7 +62,7 @@ class MissingExtraError(SpecrsError, ImportError):
 
 
 class GpuError(SpecrsError):
-    """There is no CUDA driver, no kernel for the device, or the driver refused a launch; the message names its error."""
+    """No CUDA driver, no kernel for the device, or a launch that the driver refused; the message names its error."""
 
 
 class InternalError(SpecrsError):

@@ -102,7 +102,7 @@ def test_attention_over_pages(emulator):
 def test_attention_of_many_rows_and_branches(emulator):
     """More pairs than a block takes, ancestors beyond bit 63, and branches that share one prefix (a forest of bits)."""
     chain = list(range(-1, 69))
-    shapes, lengths = [chain + [-1, 70, 71]], [9]
+    shapes, lengths = [[*chain, -1, 70, 71]], [9]
     query, keys, values, prefix, row_ptr = case(torch.bfloat16, 64, 2, 1, lengths, shapes, 96)
     bits, masks = visibility(shapes)
     got = tree_attention(query, keys, values, prefix, row_ptr, bits)

@@ -1,7 +1,7 @@
 """The kernels through the CUDA compiler: every target, no warnings, no spills, within budget, PTX that drivers take.
 
-Runs where the dependency group ``cuda`` (or SPECRS_NVCC) is; a build server sets SPECRS_REQUIRE_NVCC so that it cannot be
-skipped there.
+Runs where the dependency group ``cuda`` (or SPECRS_NVCC) is; a build server sets SPECRS_REQUIRE_NVCC so that it cannot
+be skipped there.
 """
 
 import os

@@ -71,7 +71,8 @@ def tree_attention(
     query : tensor, shape (R, Hq, D)
         float32, bfloat16 or float16.
     keys, values : tensor, shape (pages, Hkv, slots, D)
-        The cache, of one layout and of the query's type; the rows' own keys and values are in slots ``lengths[b] + row``.
+        The cache, of one layout and of the query's type; the rows' own keys and values lie in slots
+        ``lengths[b] + row``.
     lengths : tensor, shape (B,)
         int64: slots of the committed prefix, which every row sees.
     row_ptr : tensor, shape (B + 1,)
@@ -106,7 +107,8 @@ def tree_attention(
         raise InvalidInputError("keys and values must have the query's type and one layout")
     kv_heads = keys.shape[1]
     if keys.shape[3] != dim or values.shape != keys.shape or kv_heads == 0 or q_heads % kv_heads:
-        message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {tuple(keys.shape)}, {tuple(values.shape)}"
+        found = f"{tuple(keys.shape)} and {tuple(values.shape)}"
+        message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {found}"
         raise InvalidInputError(message)
     if dim % 32 or dim > 256 or splits < 1:
         raise InvalidInputError(

@@ -162,7 +162,7 @@ def best_ids(
     offsets: torch.Tensor,
     total: int,
 ) -> BestIds:
-    """Write the ``counts[r]`` best ids of each row from ``offsets[r]`` on; as :func:`specrs.ops.outcome.fork_tokens`."""
+    """Write the ``counts[r]`` best ids of each row from ``offsets[r]`` on, as the kernel ``row_top_k`` does."""
     ids = torch.full((total,), -1, dtype=torch.int64)
     probs = torch.full((total,), math.nan)
     for r in range(logits.shape[0]):

@@ -1,7 +1,7 @@
 """Registers ``torch.ops.specrs.*``: schemas, CUDA kernels, CPU implementations and the shapes that the compiler needs.
 
-Import this module to have the ops; nothing else in the package needs them registered. Each op is functional; those that an
-engine replays from a captured graph also have an ``_out`` form that fills tensors of the caller.
+Import this module to have the ops; nothing else in the package needs them registered. Each op is functional; the
+verifications, which an engine replays from a captured graph, also have an ``_out`` form that fills the caller's tensors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ SCHEMAS = [
     "row_statistics(Tensor logits, Tensor? row_ptr=None, Tensor? temperature=None, int exclude=-1) -> "
     "(Tensor argmax, Tensor max_prob, Tensor entropy, Tensor log_sum_exp, Tensor status)",
     "top_k_rows(Tensor logits, int k, int exclude=-1) -> (Tensor ids, Tensor probs)",
-    "fork_tokens(Tensor logits, Tensor exclude, Tensor counts, Tensor offsets, int total) -> (Tensor ids, Tensor probs)",
+    "fork_tokens(Tensor logits, Tensor exclude, Tensor counts, Tensor offsets, int total) -> "
+    "(Tensor ids, Tensor probs)",
     "lookup_cache(Tensor keys, Tensor queries) -> Tensor",
     "select_lengths(Tensor confidence, Tensor row_ptr, Tensor cost, float hysteresis=1.02) -> Tensor",
     "accept_unmasked(Tensor drafts, Tensor outcomes, Tensor depths, int mask, str rule='policy') -> Tensor",
@@ -55,8 +56,8 @@ SCHEMAS = [
     "(Tensor accept, Tensor emit)",
     "tree_attention(Tensor query, Tensor keys, Tensor values, Tensor lengths, Tensor row_ptr, Tensor visibility, "
     "float? scale=None, Tensor? block_table=None, int splits=1, int? most_rows=None) -> (Tensor out, Tensor lse)",
-    "commit_cache(Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, Tensor bonus, "
-    "Tensor? block_table=None) -> ()",
+    "commit_cache(Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, "
+    "Tensor bonus, Tensor? block_table=None) -> ()",
 ]
 
 

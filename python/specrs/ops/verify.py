@@ -17,7 +17,7 @@ class Verdict(NamedTuple):
 
     ``path`` int32 (B, S): accepted nodes from the anchor down, padded with -1. ``accepted`` int32 (B,): their number.
     ``bonus`` int64 (B,): the token behind the path, -1 where the target's row has no law. ``status`` int32 (B,): 0 as
-    the rule says, 1 the residual was empty, 2 no law in a target row, 3 no law in a draft row, 4 a draft id out of range.
+    the rule says, 1 the residual was empty, 2 no law in a target row, 3 no law in a draft row, 4 an id out of range.
     """
 
     path: torch.Tensor
@@ -42,9 +42,9 @@ class DraftTree(NamedTuple):
 class DraftLaw(NamedTuple):
     """The law each node's token was drawn from, float32 rows.
 
-    Dense: ``probs`` (L, V'), ids beyond V' have probability 0. Sparse: ``ids`` int64 (L, S), padded with -1, and ``probs``
-    (L, S). One-hot (argmax, cache, fixed candidates): neither. ``row_of`` int64 (N,) is the row of each node's law; without
-    it every node has its own and L is N.
+    Dense: ``probs`` (L, V'), ids beyond V' have probability 0. Sparse: ``ids`` int64 (L, S), padded with -1, and
+    ``probs`` (L, S). One-hot (argmax, cache, fixed candidates): neither. ``row_of`` int64 (N,) is the row of each
+    node's law; without it every node has its own and L is N.
     """
 
     probs: torch.Tensor | None = None
