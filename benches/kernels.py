@@ -1,14 +1,14 @@
 """Times the CUDA kernels on a device against copy bandwidth and against torch; with no device, prints bytes and floors.
 
-Protocol: bfloat16, V = 151,936, fixed seed; each case is warmed up 5 times and timed 30 times with device events, median
-reported; bandwidth is that of a 1 GiB device-to-device copy in the same process (read and written bytes). Refuses a debug
-build. ``python benches/kernels.py [--record FOLDER]`` writes a dated JSON file.
+Protocol: bfloat16, V = 151,936, fixed seed; each case is a captured graph, warmed up 5 times and timed 30 times with
+device events, median reported; bandwidth is that of a 1 GiB device-to-device copy in the same process (read and written
+bytes). Refuses a debug build. ``python benches/kernels.py [--record FOLDER]`` writes a dated JSON file.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import statistics
 from pathlib import Path
@@ -141,9 +141,9 @@ def main():
             print(f"statistics B={batch}: {read / 1e6:.1f} MB, {read / PAPER_BANDWIDTH * 1e6:.1f} us")
         return
     device = torch.device("cuda")
+    torch.manual_seed(0)
     source, target = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
     bandwidth = 2 * 2**30 / median_seconds(lambda: target.copy_(source))
-    del source, target
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s")
     results = []
     for cases in (row_cases(device), attention_cases(device), [commit_case(device)]):
@@ -157,7 +157,7 @@ def main():
     if options.record:
         options.record.mkdir(parents=True, exist_ok=True)
         facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "specrs": __version__}
-        path = options.record / f"{datetime.date.today().isoformat()}-kernels.json"
+        path = options.record / f"{dt.date.today().isoformat()}-kernels.json"
         path.write_text(json.dumps({**facts, "copy_bytes_per_second": bandwidth, "results": results}, indent=1) + "\n")
 
 

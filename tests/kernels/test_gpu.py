@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.kernels.test_torch_ops import NAMES, arguments
 
 from specrs.ops import torch_ops
-from tests.kernels.test_torch_ops import NAMES, arguments
 
 pytestmark = [
     pytest.mark.gpu,

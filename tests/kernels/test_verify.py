@@ -321,7 +321,7 @@ def test_siblings(emulator, seed, with_replacement):
 
 
 def test_second_sibling_is_tested_against_what_is_left(emulator):
-    """p2 = (0, 1, 5.5, 5.5) / 12, q2 = (0, 1, 1, 1) / 3: at coin 1/2 the second sibling falls; under q it would stand."""
+    """p2 = (0, 1, 5.5, 5.5) / 12, q2 = (0, 1, 1, 1) / 3: at coin 1/2 the second falls; under q it would stand."""
     rows = torch.log(torch.tensor([[0.1, 0.15, 0.375, 0.375]] * 3))
     tree = DraftTree(torch.tensor([0, 3]), torch.tensor([0, 1]), torch.tensor([-1, -1], dtype=torch.int32), 2)
     law, half = DraftLaw(torch.tensor([[0.7, 0.1, 0.1, 0.1]] * 2)), torch.full((3,), 0.5, dtype=torch.float64)

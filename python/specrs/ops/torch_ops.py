@@ -1,7 +1,7 @@
 """Registers ``torch.ops.specrs.*``: schemas, CUDA kernels, CPU implementations and the shapes that the compiler needs.
 
 Import this module to have the ops; nothing else in the package needs them registered. Each op is functional; the
-verifications, which an engine replays from a captured graph, also have an ``_out`` form that fills the caller's tensors.
+verifications, which an engine replays from a captured graph, also have an ``_out`` form that fills given tensors.
 """
 
 from __future__ import annotations
