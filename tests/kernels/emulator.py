@@ -1,8 +1,8 @@
 """The stand-in driver: built by g++ from the kernels' sources on demand, opened in the driver's place.
 
-A kernel under test runs through the real launch path (``specrs.ops``, ``specrs._core``, driver API); only what is behind
-the driver API differs. Builds are kept under target/. Every tensor that a kernel gets lies between guard bytes, and
-memory that the ops allocate starts poisoned.
+A kernel under test runs through the real launch path (``specrs.ops``, ``specrs._core``, driver API); only what is
+behind the driver API differs. Builds are kept under target/. Every tensor that a kernel gets lies between guard bytes,
+and memory that the ops allocate starts poisoned.
 """
 
 from __future__ import annotations

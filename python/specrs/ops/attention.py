@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
-from specrs.ops.launch import launch
+from specrs.ops.launch import Argument, launch
 from specrs.ops.verify import Verdict, check_tensor
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ def tree_attention(
     name = names[query.dtype]
     table_width = 0 if block_table is None else block_table.shape[1]
     # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
-    sources = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
-    cache = [*sources, block_table, table_width, *layout[:4]]
+    sources: list[Argument] = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
+    cache: list[Argument] = [*sources, block_table, table_width, *layout[:4]]
     if plain or name == "f32" or dim not in TENSOR_CORE_DIMS:
         count = rows * q_heads * splits
-        tail = [visibility, words, q_heads, kv_heads, dim, scale, splits, rows, partial, lse]
-        arguments = [query, *cache, lengths, row_ptr, requests, *tail]
+        tail: list[Argument] = [visibility, words, q_heads, kv_heads, dim, scale, splits, rows, partial, lse]
+        arguments: list[Argument] = [query, *cache, lengths, row_ptr, requests, *tail]
         launch(f"tree_attention_plain_{name}", (count + 3) // 4, arguments)
     else:
         if any(stride % 8 for stride in layout[1:4]) or any(t.data_ptr() % 16 for t in (query, keys, values)):
@@ -187,8 +187,18 @@ def commit_cache(
     table_width = 0 if block_table is None else block_table.shape[1]
     capacity = layout.page_size * (table_width if block_table is not None else 1)
     per_request = (heads * slot_bytes // 16 + 255) // 256
-    where = [addresses, block_table, table_width, layout.page_size, *strides, heads, slot_bytes, lengths, capacity]
-    moves = [verdict.path, verdict.accepted, verdict.path.shape[1], per_request]
+    where: list[Argument] = [
+        addresses,
+        block_table,
+        table_width,
+        layout.page_size,
+        *strides,
+        heads,
+        slot_bytes,
+        lengths,
+        capacity,
+    ]
+    moves: list[Argument] = [verdict.path, verdict.accepted, verdict.path.shape[1], per_request]
     launch("commit_cache", (requests * per_request, len(tensors), 1), [*where, *moves])
     launch("advance_lengths", (requests + 255) // 256, [lengths, verdict.accepted, verdict.bonus, requests])
 

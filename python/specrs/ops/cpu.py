@@ -46,12 +46,21 @@ def verify(
     for name, coins in (("accept", accept), ("emit", emit)):
         check_tensor(name, coins, torch.float64, (logits.shape[0],))
     array, dtype = _bits(logits)
-    head = [array, dtype, tree.row_ptr.numpy(), tree.tokens.to(torch.uint32).numpy(), tree.parents.numpy(), rule]
-    tail = [*(parameter.numpy() for parameter in sampling), accept.numpy(), emit.numpy()]
+    head: list[Any] = [
+        array,
+        dtype,
+        tree.row_ptr.numpy(),
+        tree.tokens.to(torch.uint32).numpy(),
+        tree.parents.numpy(),
+        rule,
+    ]
+    tail: list[Any] = [*(parameter.numpy() for parameter in sampling), accept.numpy(), emit.numpy()]
     if knobs is None:
-        path_ptr, path, bonus, status = _core.verify(*head, *tail, **_law(draft))
+        arguments = [*head, *tail]
+        path_ptr, path, bonus, status = _core.verify(*arguments, **_law(draft))
     else:
-        (path_ptr, path, bonus, status), _ = _core.verify_relaxed(*head, knobs.numpy(), *tail, **_law(draft))
+        arguments = [*head, knobs.numpy(), *tail]
+        (path_ptr, path, bonus, status), _ = _core.verify_relaxed(*arguments, **_law(draft))
     requests = len(bonus)
     pointers = torch.from_numpy(path_ptr)
     accepted = pointers.diff()
@@ -149,9 +158,8 @@ def row_statistics(
     entropy = -(log_probs.exp() * log_probs.masked_fill(log_probs == -math.inf, 0.0)).sum(1)
     facts = [log_probs.amax(1).exp(), entropy.clamp(min=0), log_sum_exp]
     argmax = safe.argmax(1).masked_fill(unusable, -1)
-    return RowStatistics(
-        argmax, *(fact.masked_fill(unusable, math.nan) for fact in facts), torch.where(unusable, 2, 0).to(torch.int32)
-    )
+    masked = [fact.masked_fill(unusable, math.nan) for fact in facts]
+    return RowStatistics._make([argmax, *masked, torch.where(unusable, 2, 0).to(torch.int32)])
 
 
 def best_ids(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from specrs import _core
 from specrs.errors import InvalidInputError
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+#: What a kernel takes: a tensor or its address, a number, or None for a pointer that may be null.
+Argument: TypeAlias = "torch.Tensor | int | float | None"
 
 
 def _where(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
@@ -31,7 +34,7 @@ def _where(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
 def _submit(
     kernel: str,
     blocks: tuple[int, int, int],
-    arguments: Sequence[torch.Tensor | int | float | None],
+    arguments: Sequence[Argument],
     shared: int,
     device: int,
     stream: int,
@@ -47,7 +50,7 @@ def _submit(
 def launch(
     kernel: str,
     grid: int | tuple[int, int, int],
-    arguments: Sequence[torch.Tensor | int | float | None],
+    arguments: Sequence[Argument],
     *,
     shared: int = 0,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from specrs.errors import InvalidInputError
-from specrs.ops.launch import launch
+from specrs.ops.launch import Argument, launch
 from specrs.ops.rows import RowStatistics, logits_suffix, row_statistics
 from specrs.ops.verify import check_tensor
 
@@ -87,8 +87,8 @@ def _best(
     rows, vocabulary = logits.shape
     ids = torch.empty(total, dtype=torch.int64, device=logits.device)
     probs = torch.empty(total, dtype=torch.float32, device=logits.device)
-    row = [logits, vocabulary, vocabulary, counts, k, exclude, offsets]
-    arguments = [*row, statistics.log_sum_exp, statistics.status, 1.0, ids, probs]
+    row: list[Argument] = [logits, vocabulary, vocabulary, counts, k, exclude, offsets]
+    arguments: list[Argument] = [*row, statistics.log_sum_exp, statistics.status, 1.0, ids, probs]
     launch(f"row_top_k_{logits_suffix(logits)}", rows, arguments)
     return BestIds(ids, probs, statistics)
 
@@ -133,7 +133,7 @@ def select_lengths(
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
     check_tensor("cost", cost, torch.float32, (max(1, cost.shape[0]),))
     lengths = torch.empty(requests, dtype=torch.int32, device=row_ptr.device)
-    arguments = [confidence, row_ptr, requests, cost, cost.shape[0], hysteresis, lengths]
+    arguments: list[Argument] = [confidence, row_ptr, requests, cost, cost.shape[0], hysteresis, lengths]
     launch("select_lengths", (requests + 255) // 256, arguments)
     return lengths
 

@@ -109,11 +109,8 @@ def row_statistics(
     partials, tiles = _partials(logits, row_ptr, temperature, exclude)
     rows = logits.shape[0]
     requests = 0 if row_ptr is None else row_ptr.shape[0] - 1
-    out = RowStatistics(
-        torch.empty(rows, dtype=torch.int64, device=logits.device),
-        *(torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3)),
-        torch.empty(rows, dtype=torch.int32, device=logits.device),
-    )
+    kinds = (torch.int64, torch.float32, torch.float32, torch.float32, torch.int32)
+    out = RowStatistics._make(torch.empty(rows, dtype=kind, device=logits.device) for kind in kinds)
     launch("row_summary", (rows + 7) // 8, [partials, tiles, rows, row_ptr, requests, temperature, *out])
     return out
 

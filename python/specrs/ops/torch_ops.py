@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Kept for the life of the module: its ops vanish with it. A fragment, since other modules add their own ops.
-LIBRARY = torch.library.Library("specrs", "FRAGMENT")
+LIBRARY: Any = torch.library.Library("specrs", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch has no types here
 
 Tensor = torch.Tensor
 
@@ -198,9 +198,8 @@ def row_statistics_cpu(
 
 def row_statistics_shape(logits: Tensor, *rest: Any) -> RowStatistics:
     """Return the tensors of the statistics, without their values."""
-    facts = (logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(3))
-    argmax, status = (logits.new_empty(logits.shape[0], dtype=dtype) for dtype in (torch.int64, torch.int32))
-    return RowStatistics(argmax, *facts, status)
+    kinds = (torch.int64, torch.float32, torch.float32, torch.float32, torch.int32)
+    return RowStatistics._make(logits.new_empty(logits.shape[0], dtype=kind) for kind in kinds)
 
 
 def top_k_cuda(logits: Tensor, k: int, exclude: int = -1) -> tuple[Tensor, Tensor]:

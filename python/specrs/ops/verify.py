@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from specrs.errors import InvalidInputError
-from specrs.ops.launch import launch
+from specrs.ops.launch import Argument, launch
 from specrs.ops.rows import SITE_WORDS, RowLaws, Sampling, draw_rows, logits_suffix, row_laws
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DraftLaw(NamedTuple):
         """0 one-hot, 1 dense, 2 sparse, as the kernels count."""
         return 0 if self.probs is None else 1 if self.ids is None else 2
 
-    def arguments(self) -> list[torch.Tensor | int | None]:
+    def arguments(self) -> list[Argument]:
         """Dense rows, sparse ids, sparse probabilities, entries per row."""
         if self.probs is None:
             return [None, None, None, 0]
@@ -185,7 +185,7 @@ def verify_walk(
     drawn = draw_rows(logits, row_laws(logits, tree.row_ptr, sampling), emit)
     requests = tree.row_ptr.shape[0] - 1
     verdict = verdict_to_fill(out, logits, requests, tree.longest)
-    arguments = [drawn, tree.row_ptr, tree.tokens, tree.parents, requests, tree.longest, *verdict]
+    arguments: list[Argument] = [drawn, tree.row_ptr, tree.tokens, tree.parents, requests, tree.longest, *verdict]
     launch("walk_tree", (requests + 7) // 8, arguments)
     return verdict
 
@@ -212,8 +212,8 @@ def _residual_draw(
     verdict: Verdict,
 ) -> None:
     vocabulary = logits.shape[1]
-    row = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
-    arguments = [*row, sites, site_of, *draft.arguments(), masses, emit, verdict.bonus, verdict.status]
+    row: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
+    arguments: list[Argument] = [*row, sites, site_of, *draft.arguments(), masses, emit, verdict.bonus, verdict.status]
     launch(f"residual_draw_{logits_suffix(logits)}", verdict.bonus.shape[0], arguments)
 
 
@@ -258,14 +258,14 @@ def verify_chain(
     laws, rank = row_laws(logits, tree.row_ptr, sampling, entropy), None
     if rule.kind == "top_k":
         rank = _empty(logits, (nodes,), torch.int32)
-        row = [logits, vocabulary, vocabulary, tree.row_ptr, requests]
+        row: list[Argument] = [logits, vocabulary, vocabulary, tree.row_ptr, requests]
         if nodes:
             launch(f"token_rank_{suffix}", logits.shape[0], [*row, tree.tokens, tree.parents, rank])
     verdict = verdict_to_fill(out, logits, requests, tree.longest)
     sites = _empty(logits, (requests, SITE_WORDS), torch.int32)
     masses = _empty(logits, (requests, laws.tiles), torch.float64)
-    head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
-    test = [
+    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
+    test: list[Argument] = [
         accept,
         RULES[rule.kind],
         rule.target_weight,
@@ -276,7 +276,7 @@ def verify_chain(
         rank,
         rule.k,
     ]
-    tail = [tree.longest, verdict.path, verdict.accepted, sites]
+    tail: list[Argument] = [tree.longest, verdict.path, verdict.accepted, sites]
     launch(f"accept_chain_{suffix}", (requests + 7) // 8, [*head, *draft.arguments(), draft.row_of, *test, *tail])
     _residual_masses(logits, laws, sites, draft, masses)
     _residual_draw(logits, laws, sites, None, draft, masses, emit, verdict)
@@ -311,12 +311,12 @@ def verify_block(
     sites = _empty(logits, (rows, SITE_WORDS), torch.int32)
     masses = _empty(logits, (rows, laws.tiles), torch.float64)
     site_of = _empty(logits, (requests,), torch.int32)
-    head = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
+    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, requests, draft.kind]
     launch(
         f"block_sites_{suffix}", (requests + 255) // 256, [*head, *draft.arguments(), draft.row_of, tree.longest, sites]
     )
     _residual_masses(logits, laws, sites, draft, masses)
-    choice = [tree.row_ptr, requests, masses, laws.tiles, accept, sites, tree.longest]
+    choice: list[Argument] = [tree.row_ptr, requests, masses, laws.tiles, accept, sites, tree.longest]
     launch("accept_block", (requests + 255) // 256, [*choice, verdict.path, verdict.accepted, site_of])
     _residual_draw(logits, laws, sites, site_of, draft, masses, emit, verdict)
     return verdict
@@ -351,9 +351,9 @@ def verify_siblings(
     verdict = verdict_to_fill(out, logits, requests, tree.longest)
     sites = _empty(logits, (requests, SITE_WORDS), torch.int32)
     masses = _empty(logits, (requests, laws.tiles), torch.float64)
-    head = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
-    nodes_of = [tree.row_ptr, tree.tokens, tree.parents, draft.kind, *draft.arguments(), draft.row_of]
-    tail = [accept, int(with_replacement), masses, tree.longest, verdict.path, verdict.accepted, sites]
+    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
+    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.parents, draft.kind, *draft.arguments(), draft.row_of]
+    tail: list[Argument] = [accept, int(with_replacement), masses, tree.longest, verdict.path, verdict.accepted, sites]
     launch(f"verify_siblings_{logits_suffix(logits)}", requests, [*head, *nodes_of, *tail])
     _residual_draw(logits, laws, sites, None, draft, masses, emit, verdict)
     return verdict
@@ -378,6 +378,6 @@ def round_coins(
         check_tensor(name, tensor, torch.int64, (requests,))
     rows = tree.tokens.shape[0] + requests
     accept, emit = (_empty(seeds, (rows,), torch.float64) for _ in range(2))
-    keys = [seeds, samples, positions, tree.row_ptr, tree.parents, requests, rows]
+    keys: list[Argument] = [seeds, samples, positions, tree.row_ptr, tree.parents, requests, rows]
     launch("round_coins", (rows + 255) // 256, [*keys, accept, emit])
     return accept, emit
