@@ -181,3 +181,21 @@ impl Gpu {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_driver_is_named() {
+        let error = Gpu::open(Some("/nowhere/libcuda.so.1"), Some(&[0; 16])).err();
+        assert!(matches!(error, Some(GpuError::NoDriver(why)) if why.contains("/nowhere/libcuda.so.1")));
+    }
+
+    #[test]
+    fn a_build_without_kernels_says_so() {
+        if embedded_bytes().is_none() {
+            assert_eq!(Gpu::open(None, None).err(), Some(GpuError::NoKernels));
+        }
+    }
+}

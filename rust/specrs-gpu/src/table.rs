@@ -99,3 +99,37 @@ pub const KERNELS: &[Kernel] = &[
     kernel("merge_attention_f16", 256, "PPiliPp"),
     kernel("accept_unmasked", 128, "PPPiiilP"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOKUP: Kernel = kernel("lookup", 256, "piPif");
+
+    fn refused(grid: [u32; 3], shared: u32, arguments: &[Argument]) -> String {
+        LOOKUP.check(grid, shared, arguments).expect_err("a launch that must be refused").to_string()
+    }
+
+    #[test]
+    fn takes_what_the_parameters_say() {
+        use Argument::{Address, F32, I32, I64};
+        let good = [Address(0), I32(1), Address(8), I32(2), F32(0.5)];
+        assert_eq!(LOOKUP.check([1, 1, 1], 0, &good), Ok(()));
+        let mut bad = good;
+        bad[2] = Address(0);
+        assert!(refused([1, 1, 1], 0, &bad).contains("argument 2 must not be null"));
+        bad[2] = I64(8);
+        assert!(refused([1, 1, 1], 0, &bad).contains("argument 2 must be of type 'P'"));
+        assert!(refused([1, 1, 1], 0, &good[..4]).contains("expected 5 arguments, got 4"));
+        assert!(refused([1, 0, 1], 0, &good).contains("must not be empty"));
+        assert!(refused([1, 1, 1], 16, &good).contains("at most 0 bytes"));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = KERNELS.iter().map(|kernel| kernel.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KERNELS.len());
+    }
+}
