@@ -75,8 +75,16 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocabulary", [5, 1001, 8200])
+@pytest.mark.parametrize(
+    ("dtype", "vocabulary"),
+    [
+        (torch.float32, 5),
+        (torch.float32, 8200),
+        (torch.bfloat16, 1001),
+        (torch.float16, 1001),
+        (torch.bfloat16, 8200),
+    ],
+)
 def test_draws_follow_the_law(emulator, dtype, vocabulary):
     rows = logits(2 * len(LAWS), vocabulary, dtype, seed=vocabulary)
     rows[1::2] = (rows[1::2] * 2).round() / 2  # many ties
@@ -98,7 +106,7 @@ def test_ties_at_the_cut(emulator):
     # top-k keeps every tie of the last; top-p keeps the highest ids among equals, as a stable ascending sort does.
     laws = row_laws(rows, torch.arange(4), sampling([(1.0, 2, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (1.0, 3, 0.25, 0.0)]))
     support = [set(), set(), set()]
-    for coin in np.linspace(0, 1, 400, endpoint=False):
+    for coin in (np.arange(48) + 0.5) / 48:
         for r, token in enumerate(draw_rows(rows, laws, torch.full((3,), coin, dtype=torch.float64)).tolist()):
             support[r].add(token)
     expected = [
