@@ -11,6 +11,9 @@ __version__: str
 BUILD_PROFILE: str
 LINEAR_MAX_ROWS: int
 
+#: Size of the embedded CUDA kernels, or None in a build without nvcc.
+GPU_FATBIN_BYTES: int | None
+
 def cpu_features() -> list[tuple[str, bool]]:
     """Return the processor features that the hot paths ask for, and whether this processor has them."""
 
@@ -598,3 +601,40 @@ class PayoffRouter:
     @staticmethod
     def load(text: str) -> PayoffRouter:
         """Return a router from what ``save`` gave."""
+
+def gpu_open(driver: str | None = None, image: bytes | None = None) -> None:
+    """Open the CUDA driver and load the kernels, for all later calls of the process.
+
+    Parameters
+    ----------
+    driver : str, optional
+        The driver library; ``libcuda.so.1`` by default.
+    image : bytes, optional
+        A fatbin or cubin; the embedded one by default.
+
+    Raises
+    ------
+    GpuError
+        No driver, no kernels in this build, or an image that the driver refuses.
+    """
+
+def gpu_driver() -> tuple[int, int]:
+    """Return the driver's version (13000 for CUDA 13.0) and the number of devices."""
+
+def gpu_prepare(device: int) -> None:
+    """Load every kernel on ``device``, so that later launches can be captured in a graph."""
+
+def gpu_kernels() -> list[tuple[str, int, int, str]]:
+    """Return (name, threads of a block, dynamic shared bytes, parameters) of each kernel.
+
+    One letter per parameter: P pointer, p pointer that may be null, i int32, l int64, f float.
+    """
+
+def unsafe_launch_ptr(
+    kernel: str, device: int, stream: int, grid: list[int], shared: int, values: list[int | float]
+) -> None:
+    """Launch a kernel on a stream; ``specrs.ops`` is the safe way.
+
+    Every address among ``values`` must be memory of ``device`` that holds what the kernel's header describes, and must
+    stay alive until the stream has passed the launch.
+    """

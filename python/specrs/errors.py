@@ -78,5 +78,9 @@ class MissingExtraError(SpecrsError, ImportError):
     """An optional dependency is not installed; the message gives the command that installs it."""
 
 
+class GpuError(SpecrsError):
+    """No CUDA driver, no kernel for the device, or a launch that the driver refused; the message names its error."""
+
+
 class InternalError(SpecrsError):
     """A bug in specrs."""

@@ -5,6 +5,7 @@
 mod build;
 mod draft;
 mod enter;
+mod gpu;
 mod linear;
 mod payoff;
 mod store;
@@ -18,6 +19,7 @@ use pyo3::prelude::*;
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(m)?;
     draft::register(m)?;
+    gpu::register(m)?;
     uniforms::register(m)?;
     verify::register(m)?;
     linear::register(m)?;

@@ -1,0 +1,25 @@
+// The accept and emit coin of every row of a round, on the device, so that a captured graph draws new ones each replay.
+//
+// Maths. coin(seed, request, committed + depth, purpose, 0): see philox.h; the bits are those of specrs::verify::round_coins.
+// Shapes. seeds (B,) int64 bits; samples, positions (B,) int64; row_ptr (B + 1,); parents (N,); accept, emit (R,) float64.
+// Blocks. One thread per row; a node climbs to the anchor to find its depth.
+// Bytes. 16 B written per row. Floor. One launch. Budget. 40 registers, no shared memory.
+#include "../include/specrs/law.h"
+#include "../include/specrs/philox.h"
+
+SPECRS_KERNEL(256, round_coins)(const long long* seeds, const long long* samples, const long long* positions,
+                                const long long* row_ptr, const int* parents, int requests, int rows, double* accept,
+                                double* emit) {
+  using namespace specrs;
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  const int b = request_of_row(row_ptr, requests, row);
+  const long long first_node = row_ptr[b] - b;
+  unsigned depth = 0;
+  // A parent is below its child, so the climb ends; anything else would be refused by the checks before it.
+  for (int node = int(row - row_ptr[b]) - 1; node >= 0; depth++) node = min(parents[first_node + node], node - 1);
+  const unsigned position = unsigned(positions[b]) + depth;
+  accept[row] = coin((unsigned long long)seeds[b], unsigned(samples[b]), position, PURPOSE_ACCEPT, 0);
+  emit[row] = coin((unsigned long long)seeds[b], unsigned(samples[b]), position, PURPOSE_EMIT, 0);
+}
+SPECRS_EXPORT(round_coins, 256)

@@ -1,0 +1,139 @@
+// The sampling law of each row: temperature, top-k, top-p, min-p as a cut on the logits, and the mass of each tile.
+//
+// Maths. See law.h for the law and select.h for the cuts. Top-k keeps what ties with the k-th largest logit after the
+//   division by the temperature; top-p keeps a token as long as what lies above it weighs less than top_p, equal logits
+//   in descending id order; min-p keeps weights of at least min_p times the largest.
+// Shapes. logits (R, V); partials (R, tiles) from row_partials; sampling parameters (B,); laws (R,) of 8 words;
+//   masses (R, tiles) float64, weights relative to the row's largest; entropy (R,) float32 in nats, or null.
+// Blocks. One per row, 256 threads. A row without top-k, top-p and min-p merges its partials and reads no logit.
+// Bytes. Untruncated: 24 B per tile. Top-k or top-p: three reads of the row each (the row is in L2 after row_partials: 0.3 MB
+//   of 50 MB), and one more for the masses; ties at the cut of top-p cost one more.
+// Floor. Truncated rows: 7 L2 reads; one block per row, so the device is full from R = multiprocessors on.
+// Budget. 64 registers, 26 KB shared.
+#include "../include/specrs/block.h"
+#include "../include/specrs/draw.h"
+#include "../include/specrs/law.h"
+#include "../include/specrs/select.h"
+#include "../include/specrs/tile.h"
+
+namespace specrs {
+
+// The smallest logit that the division by the temperature makes equal to `kth`.
+__device__ inline float widen_ties(float kth, float temperature) {
+  const float scaled = kth / temperature;
+  if (scaled == 0.f || !(fabsf(scaled) <= 3.402823466e38f)) return kth;
+  for (;;) {
+    const float below = key_value(order_key(kth) - 1);
+    if (!(fabsf(below) <= 3.402823466e38f) || below / temperature != scaled) return kth;
+    kth = below;
+  }
+}
+
+// Sum of weight * ln(weight) over a tile. All threads of the block must call it.
+template <class T>
+__device__ __forceinline__ double tile_weighted(const Tile<T>& row, const RowLaw& law, int tile, BlockScratch& scratch) {
+  float sum = 0.f;
+#pragma unroll 1
+  for (int j = 0; j < Tile<T>::CHUNKS; j++) {
+    float l[Tile<T>::WIDTH];
+    row.load(tile, j, l);
+    const int first = row.first_id(tile, j);
+#pragma unroll
+    for (int e = 0; e < Tile<T>::WIDTH; e++) {
+      const bool inside = first + e >= 0 && first + e < row.vocab;
+      const float weight = inside ? law_weight(law, first + e, l[e]) : 0.f;
+      sum += weight > 0.f ? weight * (l[e] - law.max) * law.rate * LN_2 : 0.f;
+    }
+  }
+  return block_sum(double(sum), scratch);
+}
+
+template <class T>
+__device__ void row_law(const void* logits, long long stride, int vocab, const long long* row_ptr, int requests,
+                        const RowPartial* partials, int tiles, const float* temperature, const int* top_k,
+                        const float* top_p, const float* min_p, RowLaw* laws, double* masses, float* entropy,
+                        SelectScratch& select, BlockScratch& scratch) {
+  const long long r = blockIdx.x;
+  const int b = request_of_row(row_ptr, requests, r);
+  const Tile<T> row(static_cast<const T*>(logits) + row_offset(r, stride), vocab);
+  partials += row_offset(r, tiles);
+  masses += row_offset(r, tiles);
+
+  Best best{negative_infinity(), NO_ID};
+  bool bad = false;
+  for (int i = threadIdx.x; i < tiles; i += blockDim.x) {
+    best = better(best, Best{partials[i].max, partials[i].argmax});
+    bad |= is_nan(partials[i].sum);
+  }
+  best = block_best(best, scratch);
+  bad = block_any(bad, scratch) || best.id == NO_ID;
+  RowLaw law{best.value, rate_of(temperature[b]), 1.f, negative_infinity(), 0, min_p[b], best.id, STATUS_OK};
+  const bool greedy = law.rate == 0.f;
+  double total = 1.0, weighted = 0.0;  // weighted: of weight * ln(weight)
+  if (bad) {
+    law.status = STATUS_TARGET_NAN;
+    law.argmax = -1;
+  } else if (!greedy) {
+    const bool by_count = top_k[b] > 0 && top_k[b] < vocab, by_mass = top_p[b] < 1.f;
+    unsigned floor_key = order_key(negative_infinity());
+    if (by_count) {
+      const Selected s = select_from_top(row, law, floor_key, -1, false, top_k[b], 0.0, select, scratch);
+      if (key_value(s.key) > negative_infinity()) {
+        law.cut = widen_ties(key_value(s.key), temperature[b]);
+        floor_key = order_key(law.cut);
+      }
+    }
+    if (by_mass) {
+      const Selected s = select_from_top(row, law, floor_key, -1, true, 0, double(top_p[b]), select, scratch);
+      const unsigned long long each = fixed_mass(exp2_nonpositive((key_value(s.key) - law.max) * law.rate));
+      unsigned long long kept = each ? (s.goal - s.mass_above + each - 1) / each : s.ties;
+      if (kept < 1) kept = 1;
+      law.cut = key_value(s.key);
+      if (kept < s.ties) law.from = nth_tie(row, s.key, -1, s.ties - kept + 1, select, scratch);
+    }
+    total = 0.0;
+    if (by_count || by_mass || law.min_weight > 0.f) {
+      const DrawSite whole{r, -1, 1.f, 0.f, -1, STATUS_OK};
+      for (int tile = 0; tile < tiles; tile++) {
+        const double mass = tile_mass(row, law, whole, DraftLaw{}, tile, scratch);
+        if (threadIdx.x == 0) masses[tile] = mass;
+        total += mass;
+        if (entropy) weighted += tile_weighted(row, law, tile, scratch);
+      }
+    } else {
+      for (int i = threadIdx.x; i < tiles; i += blockDim.x) {
+        const bool empty = partials[i].argmax == NO_ID;
+        const float shift = empty ? 0.f : (partials[i].max - law.max) * law.rate;
+        const double scale = empty ? 0.0 : double(exp2_nonpositive(shift));
+        masses[i] = scale * partials[i].sum;
+        total += masses[i];
+        weighted += empty ? 0.0 : scale * (double(partials[i].weighted) + double(shift * LN_2) * partials[i].sum);
+      }
+      total = block_sum(total, scratch);
+      if (entropy) weighted = block_sum(weighted, scratch);
+    }
+  }
+  law.inverse = float(1.0 / total);
+  if (threadIdx.x == 0) {
+    laws[r] = law;
+    if (entropy) entropy[r] = bad ? __uint_as_float(0x7fc00000u) : float(log(total) - weighted * law.inverse);
+  }
+}
+
+}  // namespace specrs
+
+#define SPECRS_ROW_LAW(suffix, T)                                                                                     \
+  SPECRS_KERNEL(256, row_law_##suffix)(const void* logits, long long stride, int vocab, const long long* row_ptr,     \
+                                       int requests, const void* partials, int tiles, const float* temperature,       \
+                                       const int* top_k, const float* top_p, const float* min_p, void* laws,          \
+                                       double* masses, float* entropy) {                                              \
+    __shared__ specrs::SelectScratch select;                                                                          \
+    __shared__ specrs::BlockScratch scratch;                                                                          \
+    specrs::row_law<T>(logits, stride, vocab, row_ptr, requests, static_cast<const specrs::RowPartial*>(partials),    \
+                       tiles, temperature, top_k, top_p, min_p, static_cast<specrs::RowLaw*>(laws), masses, entropy,  \
+                       select, scratch);                                                                              \
+  }                                                                                                                   \
+  SPECRS_EXPORT(row_law_##suffix, 256)
+SPECRS_ROW_LAW(f32, float)
+SPECRS_ROW_LAW(bf16, specrs::bf16)
+SPECRS_ROW_LAW(f16, specrs::f16)

@@ -1,0 +1,210 @@
+"""Attention of draft trees over a key/value cache, and the commit of an accepted path, on the device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from specrs.errors import InvalidInputError
+from specrs.ops.launch import Argument, launch
+from specrs.ops.verify import Verdict, check_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+#: Head sizes that have a tensor-core kernel.
+TENSOR_CORE_DIMS = (64, 128, 256)
+#: (row, query head) pairs of a block.
+PAIRS = 64
+
+
+class CacheLayout(NamedTuple):
+    """Where the slots of a cache lie; strides in elements.
+
+    ``page_size`` slots are together in a page; ``block_table`` int32 (B, pages) names the pages of each request, and
+    without it request ``b`` owns page ``b`` (a cache of shape (B, heads, slots, D), say).
+    """
+
+    page_size: int
+    page_stride: int
+    head_stride: int
+    slot_stride: int
+    block_table: torch.Tensor | None = None
+
+    @staticmethod
+    def of(cache: torch.Tensor, block_table: torch.Tensor | None = None) -> CacheLayout:
+        """Return the layout of a tensor (pages, heads, slots, D), any strides with a contiguous last axis."""
+        if cache.dim() != 4 or cache.stride(3) != 1:
+            message = (
+                f"a cache must be (pages, heads, slots, D), D contiguous, got {tuple(cache.shape)}, {cache.stride()}"
+            )
+            raise InvalidInputError(message)
+        return CacheLayout(cache.shape[2], cache.stride(0), cache.stride(1), cache.stride(2), block_table)
+
+
+def _attention_bytes(dim: int) -> int:
+    """Return the dynamic shared memory of a tensor-core block (``AttentionShape`` of the kernel)."""
+    keys = 32 if dim == 256 else 64
+    return 2 * (PAIRS + 4 * keys) * (dim + 8)
+
+
+def tree_attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    row_ptr: torch.Tensor,
+    visibility: torch.Tensor,
+    *,
+    scale: float | None = None,
+    block_table: torch.Tensor | None = None,
+    splits: int = 1,
+    most_rows: int | None = None,
+    plain: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend from anchor and nodes to their prefix and ancestors. No mask is formed.
+
+    Parameters
+    ----------
+    query : tensor, shape (R, Hq, D)
+        float32, bfloat16 or float16.
+    keys, values : tensor, shape (pages, Hkv, slots, D)
+        The cache, of one layout and of the query's type; the rows' own keys and values lie in slots
+        ``lengths[b] + row``.
+    lengths : tensor, shape (B,)
+        int64: slots of the committed prefix, which every row sees.
+    row_ptr : tensor, shape (B + 1,)
+        int64: rows of each request, anchor first.
+    visibility : tensor, shape (R, words)
+        int64 bit sets: bit ``j`` of row ``i`` says that it sees row ``j`` of its request (itself included).
+    scale : float, optional
+        1 / sqrt(D) without it.
+    block_table : tensor, optional
+        int32 (B, pages) for a paged cache.
+    splits : int
+        Parts that a request's slots are cut into; more for few requests with long prefixes.
+    most_rows : int, optional
+        Most rows of one request; R without it.
+    plain : bool
+        Take the kernel without tensor cores, which float32 and other head sizes take anyway.
+
+    Returns
+    -------
+    (tensor (R, Hq, D) of the query's type, tensor (R, Hq) float32)
+        The attended values and the base-2 log-sum-exp of the scores.
+    """
+    import torch
+
+    names = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+    if query.dim() != 3 or query.dtype not in names:
+        message = f"query must be (R, Hq, D) in float32, bfloat16 or float16, got {query.dtype} {tuple(query.shape)}"
+        raise InvalidInputError(message)
+    rows, q_heads, dim = query.shape
+    layout = CacheLayout.of(keys, block_table)
+    if keys.dtype != query.dtype or values.dtype != query.dtype or CacheLayout.of(values, block_table) != layout:
+        raise InvalidInputError("keys and values must have the query's type and one layout")
+    kv_heads = keys.shape[1]
+    if keys.shape[3] != dim or values.shape != keys.shape or kv_heads == 0 or q_heads % kv_heads:
+        found = f"{tuple(keys.shape)} and {tuple(values.shape)}"
+        message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {found}"
+        raise InvalidInputError(message)
+    if dim % 32 or dim > 256 or splits < 1:
+        raise InvalidInputError(
+            f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}"
+        )
+    requests = lengths.shape[0]
+    check_tensor("lengths", lengths, torch.int64, (requests,))
+    check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
+    words = visibility.shape[1] if visibility.dim() == 2 else -1
+    check_tensor("visibility", visibility, torch.int64, (rows, words))
+    scale = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
+    partial = torch.empty((splits, rows, q_heads, dim), dtype=torch.float32, device=query.device)
+    lse = torch.empty((splits, rows, q_heads), dtype=torch.float32, device=query.device)
+    out, merged = torch.empty_like(query), torch.empty((rows, q_heads), dtype=torch.float32, device=query.device)
+    name = names[query.dtype]
+    table_width = 0 if block_table is None else block_table.shape[1]
+    # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
+    sources: list[Argument] = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
+    cache: list[Argument] = [*sources, block_table, table_width, *layout[:4]]
+    if plain or name == "f32" or dim not in TENSOR_CORE_DIMS:
+        count = rows * q_heads * splits
+        tail: list[Argument] = [visibility, words, q_heads, kv_heads, dim, scale, splits, rows, partial, lse]
+        arguments: list[Argument] = [query, *cache, lengths, row_ptr, requests, *tail]
+        launch(f"tree_attention_plain_{name}", (count + 3) // 4, arguments)
+    else:
+        if any(stride % 8 for stride in layout[1:4]) or any(t.data_ptr() % 16 for t in (query, keys, values)):
+            raise InvalidInputError(f"query, keys and values must be 16-byte aligned, got strides {keys.stride()}")
+        tiles = ((most_rows or rows) * (q_heads // kv_heads) + PAIRS - 1) // PAIRS
+        tail = [visibility, words, q_heads, kv_heads, scale, splits, tiles, rows, partial, lse]
+        grid = (splits * tiles, kv_heads, requests)
+        arguments = [query, *cache, lengths, row_ptr, *tail]
+        launch(f"tree_attention_{name}_{dim}", grid, arguments, shared=_attention_bytes(dim))
+    launch(f"merge_attention_{name}", rows * q_heads, [partial, lse, splits, rows * q_heads, dim, out, merged])
+    return out, merged
+
+
+def commit_cache(
+    tensors: Sequence[torch.Tensor],
+    addresses: torch.Tensor,
+    lengths: torch.Tensor,
+    verdict: Verdict,
+    block_table: torch.Tensor | None = None,
+) -> None:
+    """Move the accepted path's keys and values of every layer into place and advance `lengths`, both in place.
+
+    Parameters
+    ----------
+    tensors : sequence of tensors, shape (pages, heads, slots, D)
+        Keys and values of all layers, laid out alike.
+    addresses : tensor, shape (T,)
+        int64: their addresses, on their device (see :func:`cache_addresses`); made once, so that a graph can hold it.
+    lengths : tensor, shape (B,)
+        int64: committed slots; the anchor lies in the next one. Grows by the path and the anchor.
+    verdict : Verdict
+        What stands of each draft.
+    """
+    import torch
+
+    first = tensors[0]
+    layout = CacheLayout.of(first, block_table)
+    requests = lengths.shape[0]
+    check_tensor("addresses", addresses, torch.int64, (len(tensors),))
+    check_tensor("lengths", lengths, torch.int64, (requests,))
+    for tensor in tensors:
+        if CacheLayout.of(tensor, block_table) != layout or tensor.dtype != first.dtype or tensor.shape != first.shape:
+            message = (
+                f"all cache tensors must be laid out as the first, {tuple(first.shape)}, got {tuple(tensor.shape)}"
+            )
+            raise InvalidInputError(message)
+    size, heads, slot_bytes = first.element_size(), first.shape[1], first.shape[3] * first.element_size()
+    strides = [stride * size for stride in layout[1:4]]
+    if slot_bytes % 16 or any(stride % 16 for stride in strides):
+        raise InvalidInputError(
+            f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
+        )
+    table_width = 0 if block_table is None else block_table.shape[1]
+    capacity = layout.page_size * (table_width if block_table is not None else 1)
+    per_request = (heads * slot_bytes // 16 + 255) // 256
+    where: list[Argument] = [
+        addresses,
+        block_table,
+        table_width,
+        layout.page_size,
+        *strides,
+        heads,
+        slot_bytes,
+        lengths,
+        capacity,
+    ]
+    moves: list[Argument] = [verdict.path, verdict.accepted, verdict.path.shape[1], per_request]
+    launch("commit_cache", (requests * per_request, len(tensors), 1), [*where, *moves])
+    launch("advance_lengths", (requests + 255) // 256, [lengths, verdict.accepted, verdict.bonus, requests])
+
+
+def cache_addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the addresses of `tensors` as int64 (T,) on their device."""
+    import torch
+
+    return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64, device=tensors[0].device)

@@ -1,0 +1,170 @@
+"""Small device steps around verification: fork tokens, speculation cache, draft lengths, diffusion acceptance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from specrs.errors import InvalidInputError
+from specrs.ops.launch import Argument, launch
+from specrs.ops.rows import RowStatistics, logits_suffix, row_statistics
+from specrs.ops.verify import check_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+#: Most ids that one row can return.
+MOST_BEST = 256
+
+
+class BestIds(NamedTuple):
+    """The best ids of each row: ``ids`` int64 and ``probs`` float32, flat by row; -1 and NaN where there is none."""
+
+    ids: torch.Tensor
+    probs: torch.Tensor
+    statistics: RowStatistics
+
+
+def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> BestIds:
+    """Return statistics and the `k` best ids of each row, larger logit first, smaller id first among equals.
+
+    This is the score of a diffusion model: argmax, confidence, entropy and, with k of 2, the margin.
+
+    Parameters
+    ----------
+    logits : tensor, shape (R, V)
+        float32, bfloat16 or float16.
+    k : int
+        1 to 256; ids and probs have shape (R, k).
+    exclude : int
+        An id that no row may predict (the mask token), or -1.
+    """
+    import torch
+
+    if not 1 <= k <= MOST_BEST:
+        raise InvalidInputError(f"k must be in 1..={MOST_BEST}, got {k}")
+    rows = logits.shape[0]
+    excluded = torch.full((rows,), exclude, dtype=torch.int64, device=logits.device) if exclude >= 0 else None
+    best = _best(logits, row_statistics(logits, exclude=exclude), None, k, excluded, None, rows * k)
+    return BestIds(best.ids.view(rows, k), best.probs.view(rows, k), best.statistics)
+
+
+def fork_tokens(
+    logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor, total: int
+) -> BestIds:
+    """Return the most likely bonus tokens behind each number of accepted drafts (SSD).
+
+    Parameters
+    ----------
+    logits : tensor, shape (R, V)
+        The drafter's rows, one per number of accepted drafts.
+    exclude : tensor, shape (R,)
+        int64: the draft token that follows the row, which a rejection there excludes; -1 for the last row.
+    counts, offsets : tensor, shape (R,)
+        int32 and int64: how many tokens to fork at a row and where they go.
+    total : int
+        Length of the result.
+    """
+    import torch
+
+    rows = logits.shape[0]
+    check_tensor("exclude", exclude, torch.int64, (rows,))
+    check_tensor("counts", counts, torch.int32, (rows,))
+    check_tensor("offsets", offsets, torch.int64, (rows,))
+    return _best(logits, row_statistics(logits), counts, 0, exclude, offsets, total)
+
+
+def _best(
+    logits: torch.Tensor,
+    statistics: RowStatistics,
+    counts: torch.Tensor | None,
+    k: int,
+    exclude: torch.Tensor | None,
+    offsets: torch.Tensor | None,
+    total: int,
+) -> BestIds:
+    import torch
+
+    rows, vocabulary = logits.shape
+    ids = torch.empty(total, dtype=torch.int64, device=logits.device)
+    probs = torch.empty(total, dtype=torch.float32, device=logits.device)
+    row: list[Argument] = [logits, vocabulary, vocabulary, counts, k, exclude, offsets]
+    arguments: list[Argument] = [*row, statistics.log_sum_exp, statistics.status, 1.0, ids, probs]
+    launch(f"row_top_k_{logits_suffix(logits)}", rows, arguments)
+    return BestIds(ids, probs, statistics)
+
+
+def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Return which entry of a speculation cache matches each outcome: int64 (B,), -1 for a miss.
+
+    Parameters
+    ----------
+    keys, queries : tensor, shapes (N, 3) and (B, 3)
+        int64 (sequence, accepted drafts, bonus token); a negative sequence never hits.
+    """
+    import torch
+
+    check_tensor("keys", keys, torch.int64, (keys.shape[0], 3))
+    check_tensor("queries", queries, torch.int64, (queries.shape[0], 3))
+    hits = torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
+    launch("lookup_cache", (len(queries) + 7) // 8, [keys, keys.shape[0], queries, queries.shape[0], hits])
+    return hits
+
+
+def select_lengths(
+    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float = 1.02
+) -> torch.Tensor:
+    """Return how many drafts of each chain to score: int32 (B,), the length of most expected tokens per cost.
+
+    Parameters
+    ----------
+    confidence : tensor, shape (N,)
+        float32 P(accepted given its parent is), in chain order.
+    row_ptr : tensor, shape (B + 1,)
+        int64, as in a draft tree.
+    cost : tensor, shape (C,)
+        float32: ``cost[L]`` of scoring L drafts; lengths stay below C.
+    hysteresis : float
+        What a longer draft must win by.
+    """
+    import torch
+
+    requests = row_ptr.shape[0] - 1
+    check_tensor("confidence", confidence, torch.float32, (confidence.shape[0],))
+    check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
+    check_tensor("cost", cost, torch.float32, (max(1, cost.shape[0]),))
+    lengths = torch.empty(requests, dtype=torch.int32, device=row_ptr.device)
+    arguments: list[Argument] = [confidence, row_ptr, requests, cost, cost.shape[0], hysteresis, lengths]
+    launch("select_lengths", (requests + 255) // 256, arguments)
+    return lengths
+
+
+def accept_unmasked(
+    drafts: torch.Tensor,
+    outcomes: torch.Tensor,
+    depths: torch.Tensor,
+    mask: int,
+    rule: Literal["exact", "policy", "token"] = "policy",
+) -> torch.Tensor:
+    """Return the deepest draft of a diffusion model that its predictions support: int32 (B,), 0 for none.
+
+    Parameters
+    ----------
+    drafts, outcomes : tensor, shape (B, d + 1, W)
+        int64: what each depth fills in, and what follows from scoring it.
+    depths : tensor, shape (B,)
+        int32: depths in use.
+    mask : int
+        The id of an undecided position.
+    rule : {'exact', 'policy', 'token'}
+        Equal everywhere; equal where the draft is decided; only the added tokens, in order (relaxed).
+    """
+    import torch
+
+    batch, levels, width = drafts.shape
+    check_tensor("drafts", drafts, torch.int64, (batch, levels, width))
+    check_tensor("outcomes", outcomes, torch.int64, (batch, levels, width))
+    check_tensor("depths", depths, torch.int32, (batch,))
+    number = {"exact": 0, "policy": 1, "token": 2}[rule]
+    accepted = torch.empty(batch, dtype=torch.int32, device=drafts.device)
+    launch("accept_unmasked", batch, [drafts, outcomes, depths, levels - 1, width, number, mask, accepted])
+    return accepted

@@ -1,0 +1,171 @@
+"""Kernels over vocabulary rows: statistics, sampling laws, plain draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from specrs.errors import InvalidInputError
+from specrs.ops.launch import launch
+
+if TYPE_CHECKING:
+    import torch
+
+#: Elements of a row that one block holds; ``TILE`` of ``cuda/include/specrs/tile.h``.
+TILE = 8192
+#: Words of one law, of one partial and of one draw site.
+LAW_WORDS, PARTIAL_WORDS, SITE_WORDS = 8, 4, 8
+
+
+def tile_count(vocabulary: int) -> int:
+    """Return the number of tiles that cover a row, whatever its alignment."""
+    return (vocabulary + 7 + TILE - 1) // TILE
+
+
+class Sampling(NamedTuple):
+    """Sampling parameters by request, on the device of the logits.
+
+    ``temperature``, ``top_p`` and ``min_p`` are float32 of shape (B,), ``top_k`` is int32 of shape (B,); 0, 0, 1 and 0
+    switch the four off.
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+
+
+class RowStatistics(NamedTuple):
+    """Facts of each row, shapes (R,): argmax int64 (-1 for an unusable row), the others float32, status int32."""
+
+    argmax: torch.Tensor
+    max_prob: torch.Tensor
+    entropy: torch.Tensor
+    log_sum_exp: torch.Tensor
+    status: torch.Tensor
+
+
+class RowLaws(NamedTuple):
+    """Sampling laws of each row: ``laws`` (R, 8) int32 words, ``masses`` (R, tiles) float64."""
+
+    laws: torch.Tensor
+    masses: torch.Tensor
+    tiles: int
+
+
+def logits_suffix(logits: torch.Tensor) -> str:
+    """Return the suffix of the kernels for the type of `logits`, a matrix whose rows are contiguous."""
+    import torch
+
+    suffixes = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+    if logits.dim() != 2 or logits.dtype not in suffixes:
+        message = (
+            f"logits must be a float32, bfloat16 or float16 matrix, got {logits.dtype} of shape {tuple(logits.shape)}"
+        )
+        raise InvalidInputError(message)
+    if not logits.is_contiguous():
+        message = f"logits must be contiguous, got strides {logits.stride()} of shape {tuple(logits.shape)}"
+        raise InvalidInputError(message)
+    if not 0 < logits.shape[1] < 2**31:
+        raise InvalidInputError(f"a vocabulary must have 1 to 2**31 - 1 entries, got {logits.shape[1]}")
+    return suffixes[logits.dtype]
+
+
+def _partials(
+    logits: torch.Tensor, row_ptr: torch.Tensor | None, temperature: torch.Tensor | None, exclude: int
+) -> tuple[torch.Tensor, int]:
+    import torch
+
+    rows, vocabulary = logits.shape
+    tiles = tile_count(vocabulary)
+    partials = torch.empty((rows, tiles, PARTIAL_WORDS), dtype=torch.int32, device=logits.device)
+    requests = 0 if row_ptr is None else row_ptr.shape[0] - 1
+    launch(
+        f"row_partials_{logits_suffix(logits)}",
+        rows * tiles,
+        [logits, vocabulary, vocabulary, tiles, row_ptr, requests, temperature, exclude, partials],
+    )
+    return partials, tiles
+
+
+def row_statistics(
+    logits: torch.Tensor,
+    row_ptr: torch.Tensor | None = None,
+    temperature: torch.Tensor | None = None,
+    exclude: int = -1,
+) -> RowStatistics:
+    """Return argmax, largest probability, entropy (nats) and log-sum-exp of each row, reading each row once.
+
+    Parameters
+    ----------
+    logits : tensor, shape (R, V)
+        float32, bfloat16 or float16.
+    row_ptr, temperature : tensor, optional
+        int64 (B + 1,) and float32 (B,): a temperature per request. At temperature 0, and without them, it is 1.
+    exclude : int
+        An id that cannot be predicted (the mask token of a diffusion model), or -1.
+    """
+    import torch
+
+    partials, tiles = _partials(logits, row_ptr, temperature, exclude)
+    rows = logits.shape[0]
+    requests = 0 if row_ptr is None else row_ptr.shape[0] - 1
+    kinds = (torch.int64, torch.float32, torch.float32, torch.float32, torch.int32)
+    out = RowStatistics._make(torch.empty(rows, dtype=kind, device=logits.device) for kind in kinds)
+    launch("row_summary", (rows + 7) // 8, [partials, tiles, rows, row_ptr, requests, temperature, *out])
+    return out
+
+
+def row_laws(
+    logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling, entropy: torch.Tensor | None = None
+) -> RowLaws:
+    """Form the sampling law of each row (temperature, top-k, top-p, min-p) without a matrix of probabilities.
+
+    Parameters
+    ----------
+    logits : tensor, shape (R, V)
+        float32, bfloat16 or float16.
+    row_ptr : tensor, shape (B + 1,)
+        int64; request ``b`` owns the rows ``row_ptr[b]`` to ``row_ptr[b + 1]``.
+    sampling : Sampling
+        One entry per request.
+    entropy : tensor, shape (R,), optional
+        float32, to receive the laws' entropies in nats.
+    """
+    import torch
+
+    partials, tiles = _partials(logits, row_ptr, sampling.temperature, -1)
+    rows, vocabulary = logits.shape
+    laws = torch.empty((rows, LAW_WORDS), dtype=torch.int32, device=logits.device)
+    masses = torch.empty((rows, tiles), dtype=torch.float64, device=logits.device)
+    launch(
+        f"row_law_{logits_suffix(logits)}",
+        rows,
+        [
+            logits,
+            vocabulary,
+            vocabulary,
+            row_ptr,
+            row_ptr.shape[0] - 1,
+            partials,
+            tiles,
+            *sampling,
+            laws,
+            masses,
+            entropy,
+        ],
+    )
+    return RowLaws(laws, masses, tiles)
+
+
+def draw_rows(logits: torch.Tensor, laws: RowLaws, emit: torch.Tensor) -> torch.Tensor:
+    """Draw one id per row with its emit coin: int64 of shape (R,), -1 for a row without a law."""
+    import torch
+
+    rows, vocabulary = logits.shape
+    drawn = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    launch(
+        f"draw_rows_{logits_suffix(logits)}",
+        rows,
+        [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles, emit, drawn],
+    )
+    return drawn

@@ -1,0 +1,116 @@
+"""The emulator reports what it claims to report, and sanitizer builds of it pass over the real kernels."""
+
+import pytest
+import torch
+from tests.kernels.emulator import CUDA, SHARED, Emulator, build, recorded_launches, replay
+from tests.kernels.test_attention import case, visibility
+from tests.kernels.test_rows import sampling
+from tests.kernels.test_verify import chain_case
+
+from specrs.ops.attention import tree_attention
+from specrs.ops.outcome import top_k_rows
+from specrs.ops.verify import DraftLaw, verify_block, verify_chain, verify_siblings, verify_walk
+
+
+@pytest.fixture(scope="module")
+def faulty():
+    return Emulator(build(CUDA / "emulator" / "driver.cpp", *SHARED, '-DSPECRS_KERNELS="selftest.cu"'))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "threads", "report"),
+    [
+        ("divergent_barrier", 64, "deadlock: divergent __syncthreads"),
+        ("lane_leaves", 32, "deadlock"),
+        ("lanes_disagree", 32, "different operations"),
+        ("loads_misaligned", 32, "not aligned"),
+    ],
+)
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffle"])
+def test_faults_are_reported(faulty, kernel, threads, report, order):
+    faulty.configure(order)
+    out = torch.zeros(64, dtype=torch.int32)
+    fault = faulty.run(kernel, 1, threads, out)
+    assert report in fault
+
+
+def test_unwritten_shared_memory_is_nan(faulty):
+    out = torch.zeros(32)
+    assert faulty.run("reads_unwritten", 1, 32, out) == ""
+    assert torch.isnan(out).all()
+
+
+def test_a_missing_barrier_shows_in_some_order(faulty):
+    wrong = {}
+    for order in ("forward", "reverse", "shuffle"):
+        faulty.configure(order, seed=3)
+        out = torch.zeros(64, dtype=torch.int32)
+        assert faulty.run("missing_barrier", 1, 64, out) == ""
+        wrong[order] = not torch.equal(out, torch.arange(64, dtype=torch.int32) ^ 32)
+    assert any(wrong.values())
+
+
+def test_blocks_run_in_the_order_asked_for(faulty):
+    last = []
+    for order in ("forward", "reverse", "shuffle"):
+        faulty.configure("forward", order, seed=11)
+        out = torch.zeros(1, dtype=torch.int32)
+        assert faulty.run("blocks_collide", 9, 32, out) == ""
+        last.append(int(out))
+    assert last[:2] == [8, 0]
+
+
+SANITIZERS = {"thread": "-fsanitize=thread", "address": "-fsanitize=address"}
+
+
+def sanitizer_build(sanitizer, *flags):
+    """The replay program; g++ warns about its own sanitizer at higher levels."""
+    options = ["-O1", "-g", "-DEMU_OS_THREADS", SANITIZERS[sanitizer], "-w", "-Wno-error", *flags]
+    return build(CUDA / "emulator" / "replay.cpp", *options)
+
+
+@pytest.fixture(scope="module")
+def record(request):
+    """The launches of one small case of each kind."""
+    stand_in = request.getfixturevalue("stand_in")
+    stand_in.open()
+    stand_in.configure()
+    launches = []
+    rows, tree, draft, accept, emit = chain_case(2, torch.float32, 33, counts=(2,))
+    laws, law = sampling([(0.9, 5, 0.9, 0.01)]), DraftLaw(torch.tensor(draft))
+    query, keys, values, prefix, row_ptr = case(torch.bfloat16, 64, 2, 1, [66], [[-1, 0]], 72)
+    bits, _ = visibility([[-1, 0]], 1)
+    with recorded_launches(launches):
+        verify_walk(rows, tree, laws, emit)
+        verify_chain(rows, tree, laws, law, accept, emit)
+        verify_block(rows, tree, laws, law, accept, emit)
+        verify_siblings(rows, tree, laws, law, accept, emit)
+        top_k_rows(rows[:1], 3)
+        tree_attention(query, keys, values, prefix, row_ptr, bits)
+    seen, unique = set(), []
+    for entry in launches:  # row laws are formed by each rule: once is enough
+        if entry[0] not in seen:
+            unique.append(entry)
+        seen.add(entry[0])
+    return unique
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers_are_silent(record, sanitizer, tmp_path):
+    assert replay(sanitizer_build(sanitizer), record, tmp_path) == ""
+    assert len(record) > 10
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "kernel", "threads", "report"),
+    [("thread", "missing_barrier", 64, "data race"), ("address", "writes_behind", 32, "heap-buffer-overflow")],
+)
+def test_sanitizers_have_teeth(sanitizer, kernel, threads, report, tmp_path):
+    out = torch.zeros(threads, dtype=torch.int32)
+    launches = [(kernel, (1, 1, 1), 0, [out], [out])]
+    program = sanitizer_build(sanitizer, '-DSPECRS_KERNELS="selftest.cu"')
+    try:
+        complaint = replay(program, launches, tmp_path, {kernel: (threads, "P")})
+    except AssertionError as error:
+        complaint = str(error)
+    assert report in complaint
