@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Kept for the life of the module: its ops vanish with it. A fragment, since other modules add their own ops.
-LIBRARY: Any = torch.library.Library("specrs", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch has no types here
+LIBRARY: Any = torch.library.Library("specrs", "FRAGMENT")
 
 Tensor = torch.Tensor
 
