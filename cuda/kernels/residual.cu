@@ -7,7 +7,7 @@
 //   residual_draw: one block per request, which reads one tile again.
 // Bytes. One row of p (L2 after row_partials) and one of q (V * 4, first read) per site; idle sites none.
 // Floor. S * V * 4 / bandwidth: 8 requests with V = 151,936 are 4.9 MB, 1.0 us at 4.8 TB/s.
-// Budget. 64 registers, 1 KB shared.
+// Budget. 80 registers, 1 KB shared.
 #include "../include/specrs/draw.h"
 
 namespace specrs {
@@ -67,7 +67,7 @@ __device__ int residual_draw(const void* logits, long long stride, int vocab, co
 }  // namespace specrs
 
 #define SPECRS_RESIDUAL(suffix, T)                                                                                        \
-  SPECRS_KERNEL(256, residual_masses_##suffix)(const void* logits, long long stride, int vocab, const void* laws,         \
+  SPECRS_KERNEL_FEW(256, 4, residual_masses_##suffix)(const void* logits, long long stride, int vocab, const void* laws,         \
                                                const double* law_masses, int tiles, const void* sites, const float* dense, \
                                                const long long* sparse_ids, const float* sparse_probs, int width,         \
                                                double* masses) {                                                          \
@@ -78,7 +78,7 @@ __device__ int residual_draw(const void* logits, long long stride, int vocab, co
   }                                                                                                                       \
   SPECRS_EXPORT(residual_masses_##suffix, 256)                                                                            \
   /* site_of (B,): which site each request draws at, or null for its own number. */                                       \
-  SPECRS_KERNEL(256, residual_draw_##suffix)(const void* logits, long long stride, int vocab, const void* laws,           \
+  SPECRS_KERNEL_FEW(256, 3, residual_draw_##suffix)(const void* logits, long long stride, int vocab, const void* laws,           \
                                              const double* law_masses, int tiles, const void* sites, const int* site_of,  \
                                              const float* dense, const long long* sparse_ids, const float* sparse_probs,  \
                                              int width, const double* masses, const double* emit, long long* bonus,       \

@@ -9,7 +9,7 @@
 // Bytes. Untruncated: 24 B per tile. Top-k or top-p: three reads of the row each (the row is in L2 after row_partials: 0.3 MB
 //   of 50 MB), and one more for the masses; ties at the cut of top-p cost one more.
 // Floor. Truncated rows: 7 L2 reads; one block per row, so the device is full from R = multiprocessors on.
-// Budget. 64 registers, 26 KB shared.
+// Budget. 112 registers, 26 KB shared.
 #include "../include/specrs/block.h"
 #include "../include/specrs/draw.h"
 #include "../include/specrs/law.h"
@@ -123,7 +123,7 @@ __device__ void row_law(const void* logits, long long stride, int vocab, const l
 }  // namespace specrs
 
 #define SPECRS_ROW_LAW(suffix, T)                                                                                     \
-  SPECRS_KERNEL(256, row_law_##suffix)(const void* logits, long long stride, int vocab, const long long* row_ptr,     \
+  SPECRS_KERNEL_FEW(256, 2, row_law_##suffix)(const void* logits, long long stride, int vocab, const long long* row_ptr,     \
                                        int requests, const void* partials, int tiles, const float* temperature,       \
                                        const int* top_k, const float* top_p, const float* min_p, void* laws,          \
                                        double* masses, float* entropy) {                                              \

@@ -15,7 +15,7 @@
 // Bytes. Per request and kv head the prefix once: 2 * P * D * 2 B, as long as rows * group <= 64; q, partials and out beside it.
 // Floor. B * Hkv * 4 P D / bandwidth: P = 32k, 8 heads of 128, one request: 134 MB, 28 us at 4.8 TB/s; the products of
 //   64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 11 us at 790 TFLOP/s: bound by memory up to 64 rows * group per head.
-// Budget. 255 registers at D = 256, 200 at 128, 168 at 64; dynamic shared 46 / 87 / 101 KB.
+// Budget. 255 registers at D = 256, 220 at 128, 168 at 64; dynamic shared 46 / 87 / 101 KB.
 #include "../include/specrs/law.h"
 #include "../include/specrs/tensor_core.h"
 

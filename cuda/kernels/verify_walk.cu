@@ -9,7 +9,7 @@
 //   walk_tree: one warp per request.
 // Bytes. One tile per row (16 KB in bfloat16, 11 % of a row of 151,936), from L2; the walk reads 20 B per node.
 // Floor. The two launches.
-// Budget. draw_rows: 64 registers, 1 KB shared; walk_tree: 40 registers, none.
+// Budget. draw_rows: 80 registers, 1 KB shared; walk_tree: 40 registers, none.
 #include "../include/specrs/draw.h"
 
 namespace specrs {
@@ -39,7 +39,7 @@ __device__ void draw_row(const void* logits, long long stride, int vocab, const 
 }  // namespace specrs
 
 #define SPECRS_DRAW_ROWS(suffix, T)                                                                                      \
-  SPECRS_KERNEL(256, draw_rows_##suffix)(const void* logits, long long stride, int vocab, const void* laws,              \
+  SPECRS_KERNEL_FEW(256, 3, draw_rows_##suffix)(const void* logits, long long stride, int vocab, const void* laws,              \
                                          const double* masses, int tiles, const double* emit, long long* drawn) {        \
     __shared__ specrs::BlockScratch scratch;                                                                             \
     specrs::draw_row<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), masses, tiles, emit, drawn,     \
