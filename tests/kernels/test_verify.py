@@ -183,6 +183,15 @@ def test_zero_probability_is_rejected_at_coin_zero(emulator):
         assert read(verify_chain(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), law, zero, zero)) == ([[]], [0], [0])
 
 
+def test_the_boundary_itself_is_rejected(emulator):
+    """u * q = p exactly, with p > 0: acceptance asks for less."""
+    rows = torch.zeros(2, 4)
+    tree = DraftTree(torch.tensor([0, 2]), torch.tensor([3]), torch.tensor([-1], dtype=torch.int32), 2)
+    draft = DraftLaw(torch.tensor([[0.0, 0.0, 0.5, 0.5]]))
+    accept, emit = torch.full((2,), 0.5, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    assert read(verify_chain(rows, tree, sampling([(1.0, 0, 1.0, 0.0)]), draft, accept, emit)) == ([[]], [0], [0])
+
+
 def test_empty_residual_draws_from_the_target(emulator):
     law = torch.tensor([0.5, 0.5, 0, 0])
     rows = torch.log(torch.stack([law, law]))

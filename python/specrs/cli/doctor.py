@@ -59,7 +59,8 @@ def cuda(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, Any]:
         Loads a shared library by name, or raises ``OSError``.
     """
     # This build has no kernels; a driver alone is no backend.
-    found: dict[str, Any] = {"driver": None, "devices": [], "kernels": False, "problem": None}
+    built = _core.GPU_FATBIN_BYTES is not None
+    found: dict[str, Any] = {"driver": None, "devices": [], "kernels": built, "problem": None}
     try:
         driver = load("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
