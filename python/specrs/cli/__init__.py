@@ -25,7 +25,9 @@ COMMANDS: dict[str, str] = {
     "chat": "talk to a model; each turn reads only what is new",
     "compare": "hold a method against plain decoding with identical parameters",
     "bench": "measure methods and peers on prompt sets, side by side",
+    "cache": "build and look after stores of finished text for cache drafting",
     "models": "list the embedded models and fetch them",
+    "selftest": "enumerate every exact verification rule on this machine",
     "doctor": "show versions, processor, backends and cached models",
 }
 
