@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from specrs.errors import InvalidInputError, NonFiniteLogitsError, UnknownNameError
-from specrs.prompts import encode_prompts
+from specrs.prompts import encode_prompts, is_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -363,13 +363,6 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     made = running.generations
     single = not is_batch(prompt) and options.get("n", 1) == 1
     return made[0] if single else made
-
-
-def is_batch(prompt: Any) -> bool:
-    """Return whether ``prompt`` is a list of prompts rather than one."""
-    from specrs.prompts import is_batch as decide
-
-    return decide(prompt)
 
 
 def target_cost(target: TargetModel) -> Any:

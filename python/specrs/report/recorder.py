@@ -41,7 +41,6 @@ class Recorder:
         self.first_token_seconds: float | None = None
         self.decode_emitted = 0
         self.plain_seconds: list[float] = []
-        self.round_seconds: list[float] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -59,7 +58,6 @@ class Recorder:
             self.first_token_seconds = self.ended - self.started
         else:
             self.decode_emitted += emitted
-            self.round_seconds.append(seconds.total)
         self.rounds += 1
         self.emitted += emitted
         prefilling = any(size > 1 for size in pending)
