@@ -8,6 +8,7 @@ import json
 import platform
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,7 @@ def bench(
     draft_tokens: int | None = None,
     repeats: int = 1,
     peer_model: Any = None,
+    peer_limit: int | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     keep: Callable[[list[Run]], None] = lambda runs: None,
 ) -> list[Run]:
@@ -112,6 +114,8 @@ def bench(
         Turns through all methods per prompt.
     peer_model : PreTrainedModel, optional
         The model that peers run on; by default the target's own, without our kernels.
+    peer_limit : int, optional
+        Run the peers on the first so many prompts of each set only; the table says on how many.
     progress : callable
         Called with (done, total, what).
     keep : callable
@@ -131,8 +135,9 @@ def bench(
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
     target_cost(target)  # measured before the clock starts
     runs: list[Run] = []
-    total = len(prompts) * len(methods) * repeats
-    for prompt in prompts:
+    plan = _plan(prompts, methods, peer_limit)
+    total = sum(len(turns) for turns in plan) * repeats
+    for prompt, methods in zip(prompts, plan, strict=True):
         ids = encode_prompts(target, prompt.messages)[0]
         limit = max_new_tokens or prompt.max_new_tokens
         for turn in range(repeats):
@@ -156,6 +161,17 @@ def bench(
         keep(runs)
     progress(total, total, "done")
     return runs
+
+
+def _plan(prompts: Sequence[Prompt], methods: Sequence[str], peer_limit: int | None) -> list[list[str]]:
+    """Return the methods of every prompt: peers only on the first ``peer_limit`` of each set."""
+    seen: Counter[str] = Counter()
+    plan = []
+    for prompt in prompts:
+        with_peers = peer_limit is None or seen[prompt.set] < peer_limit
+        plan.append([m for m in methods if with_peers or m not in PEERS])
+        seen[prompt.set] += 1
+    return plan
 
 
 def _our_run(
@@ -266,6 +282,39 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def against_peers(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one row per set, method of ours and peer: geometric means of ratios on the prompts that both ran."""
+    by: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        by.setdefault((run.set, run.method), {}).setdefault(run.prompt, []).append(run)
+    rows = []
+    for (set_, ours), mine in by.items():
+        for peer in PEERS if ours in OURS else ():
+            theirs = by.get((set_, peer), {})
+            shared = [name for name in mine if name in theirs]
+            if not shared:
+                continue
+            rows.append(
+                {
+                    "set": set_,
+                    "method": ours,
+                    "peer": peer,
+                    "prompts": len(shared),
+                    "decode": statistics.geometric_mean(
+                        _median(mine[name], "decode_speed") / _median(theirs[name], "decode_speed") for name in shared
+                    ),
+                    "whole": statistics.geometric_mean(
+                        _median(mine[name], "whole_speed") / _median(theirs[name], "whole_speed") for name in shared
+                    ),
+                }
+            )
+    return rows
+
+
+def _median(runs: Sequence[Run], what: str) -> float:
+    return statistics.median(getattr(run, what) for run in runs)
 
 
 def environment(target: Any) -> dict[str, Any]:
