@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specrs import _core
-from specrs.engine import law, stopping
+from specrs.engine import law, stopping, verifier
 from specrs.engine.request import TokenLogprob
 from specrs.errors import InvalidInputError
 from specrs.policies.base import RoundSeconds
-from specrs.types import ANCHOR, Draft, Verdict
+from specrs.types import ANCHOR, Draft
 from specrs.verification.logits import as_rows
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
     from specrs.report.recorder import Recorder
-    from specrs.types import Scores
+    from specrs.types import Scores, Verdict
 
 #: Status of a verdict whose target row held no usable number.
 TARGET_UNUSABLE = 2
@@ -127,7 +127,7 @@ class Engine:
         scores = self.target.score([r.state for r in requests], [r.pending for r in requests], readable)
         lap()
         processed = law.process(requests, readable, scores)
-        verdict = self._verify(requests, draft, scores, processed.logits)
+        verdict = verifier.verify(requests, draft, scores, processed.logits)
         lap()
         pending = [len(request.pending) for request in requests]
         steps = self._commit(requests, draft, scores, processed, verdict)
@@ -172,33 +172,6 @@ class Engine:
                     stacklevel=2,
                 )
         return max(room, 0)
-
-    def _verify(self, requests: Sequence[Request], draft: Draft, scores: Scores, logits: object) -> Verdict:
-        values, dtype = as_rows(logits)
-        sampling = [request.sampling for request in requests]
-        accept_coins, emit_coins = _core.round_coins(
-            np.array([request.seed for request in requests], np.uint64),
-            np.array([request.sample for request in requests], np.uint32),
-            np.array([len(request.tokens) for request in requests], np.uint32),
-            scores.row_ptr,
-            draft.depths,
-        )
-        path_ptr, path, bonus, status = _core.verify(
-            values,
-            dtype,
-            scores.row_ptr,
-            draft.tokens,
-            draft.parents,
-            "greedy_or_fixed" if draft.draft_probs is None else "chain",
-            np.array([s.temperature for s in sampling], np.float32),
-            np.array([s.top_k for s in sampling], np.int32),
-            np.array([s.top_p for s in sampling], np.float32),
-            np.array([s.min_p for s in sampling], np.float32),
-            accept_coins,
-            emit_coins,
-            draft.draft_probs,
-        )
-        return Verdict(path_ptr, path, bonus, status)
 
     def _commit(
         self,
