@@ -4,6 +4,7 @@ The stand-in (``toy_llama.py``) refuses what llama.cpp refuses and answers by wh
 rollback, growth and eviction are checked without a build of llama.cpp. What needs the real kernels is marked.
 """
 
+import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,10 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-
 from tests.models.toy_llama import VOCABULARY, ToyLlama, law
 
 import specrs
+from specrs.cli import main
 from specrs.errors import (
     CapacityError,
     CorruptFileError,
@@ -442,6 +443,45 @@ def test_tokenizer_and_template(library, gguf):
         tokenizer.decode([VOCABULARY])
 
 
+# The command line
+
+
+@pytest.mark.usefixtures("library")
+def test_command_line(gguf, capsys, tmp_path):
+    model = ["--model", str(gguf), "--backend", "llama.cpp", "--threads", "1"]
+    assert main(["generate", "ABCABC", *model, "--max-new-tokens", "9", "--json", "--drafter", "cache"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert len(made["ids"]) == 9
+    assert main(["compare", "ABCABC", *model, "--max-new-tokens", "9"]) == 0
+    assert "every token is the same" in capsys.readouterr().out
+    prompts = tmp_path / "prompts"
+    prompts.mkdir()
+    row = {"id": "x/1", "set": "x", "messages": [{"role": "user", "content": "ABAB"}], "max_new_tokens": 8}
+    (prompts / "x.jsonl").write_text(json.dumps(row))
+    assert main(["generate", "A", *model, "--no-accelerate"]) == 2
+    assert "--no-accelerate is for backend 'transformers'" in capsys.readouterr().err
+    bench = ["bench", *model, "--prompts", str(prompts), "--methods"]
+    assert main([*bench, "transformers"]) == 2
+    assert "benches/llama_cpp.py" in capsys.readouterr().err
+    assert main(["chat", *model]) == 1
+    assert "no chat template" in capsys.readouterr().err
+
+
+def test_bench_through_the_command_line(library, gguf, capsys, tmp_path):
+    library.template = b"{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    (tmp_path / "x.jsonl").write_text(
+        json.dumps({"id": "x/1", "set": "x", "messages": [{"role": "user", "content": "ABAB"}], "max_new_tokens": 8})
+    )
+    record = tmp_path / "record.json"
+    words = ["bench", "--model", str(gguf), "--backend", "llama.cpp", "--prompts", str(tmp_path), "--json", str(record)]
+    assert main([*words, "--methods", "cache,model", "--draft-model", str(gguf)]) == 0
+    assert "tokens/pass" in capsys.readouterr().out
+    kept = json.loads(record.read_text())
+    assert [run["method"] for run in kept["runs"]] == ["none", "cache", "model"]
+    assert all(run["identical"] for run in kept["runs"])
+    assert kept["environment"]["backend"].startswith("llama-cpp-python")
+
+
 # The real library
 
 
@@ -503,5 +543,3 @@ def test_real_demo_model_is_identical_or_nearly_tied(monkeypatch):
         found = compare(target, prompt, drafter="cache", max_new_tokens=40, **options)
         assert found.identical or found.difference.near_tie, found.difference
         assert found.method.report.accepted > 0
-
-

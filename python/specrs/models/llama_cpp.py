@@ -101,6 +101,7 @@ class LlamaCppTarget:
         metadata = read_metadata(path)  # refuses what is no GGUF file before llama.cpp prints about it
         self.model = _Weights(library, path, gpu_layers)
         pointer = self.model.pointer
+        self.path = path
         self.name = name or path.name
         self.threads = threads or _cores()
         self.tokenizer = LlamaTokenizer(library, pointer, self.model)

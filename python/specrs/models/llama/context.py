@@ -188,9 +188,7 @@ class Context:
             raise InternalError(f"llama.cpp did not restore the {len(data)} bytes of sequence {sequence}")
 
 
-def plain_rows(
-    tokens: npt.NDArray[Any], position: int, sequences: tuple[int, ...], *, last_wanted: bool
-) -> Rows:
+def plain_rows(tokens: npt.NDArray[Any], position: int, sequences: tuple[int, ...], *, last_wanted: bool) -> Rows:
     """Return consecutive rows of text from ``position`` on."""
     count = len(tokens)
     wanted = np.zeros(count, np.bool_)

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -298,5 +298,3 @@ class SequenceMemory:
         self._free.append(slot.sequence)
         self._states.pop(slot.sequence, None)
         slot.sequence, slot.is_open = None, False
-
-

@@ -53,9 +53,12 @@ class LlamaTokenizer:
         self,
         ids: Sequence[int],
         skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool = False,  # noqa: ARG002 - asked for by the interface; llama.cpp never does
+        clean_up_tokenization_spaces: bool = False,
     ) -> str:
-        """Return the text of ``ids``; bytes that are no whole character show as replacement characters."""
+        """Return the text of ``ids``; bytes that are no whole character show as replacement characters.
+
+        ``clean_up_tokenization_spaces`` is part of the interface; llama.cpp never cleans up.
+        """
         whole = b"".join(b"" if skip_special_tokens and self.is_special(i) else self.piece(i) for i in ids)
         return whole.decode("utf-8", errors="replace")
 
@@ -127,5 +130,5 @@ class LlamaTokenizer:
 
 
 def _refuse(message: str) -> None:
-    """What a template calls when it does not take the messages."""
+    """Raise what a template says about messages that it does not take."""
     raise InvalidInputError(f"the model's chat template refuses the messages: {message}")
