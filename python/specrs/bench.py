@@ -130,6 +130,13 @@ def bench(
     unknown = [m for m in methods if m not in OURS + PEERS]
     if unknown:
         raise InvalidInputError(f"unknown methods {unknown}; known: {', '.join(OURS + PEERS)}")
+    backend = getattr(target, "backend", "transformers")
+    foreign = [m for m in methods if m in PEERS and backend != "transformers"]
+    if foreign:
+        raise InvalidInputError(
+            f"{', '.join(foreign)} run on a transformers model, and {target.name} runs in {backend}; "
+            "benches/llama_cpp.py measures llama.cpp's own methods"
+        )
     needing = [m for m in methods if m in ("model", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
@@ -319,9 +326,6 @@ def _median(runs: Sequence[Run], what: str) -> float:
 
 def environment(target: Any) -> dict[str, Any]:
     """Return what a result depends on: versions, processor, threads, dtype, costs."""
-    import torch
-    import transformers
-
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )
@@ -330,14 +334,23 @@ def environment(target: Any) -> dict[str, Any]:
         "specrs": _core.__version__,
         "build": _core.BUILD_PROFILE,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
         "processor": cpu,
         "cpu_features": [name for name, there in _core.cpu_features() if there],
-        "threads": torch.get_num_threads(),
         "model": target.name,
-        "dtype": str(target.dtype),
+        **(target.environment() if hasattr(target, "environment") else _torch_environment(target)),
         "cost_table": target_cost(target).to_dict(),
+    }
+
+
+def _torch_environment(target: Any) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "dtype": str(target.dtype),
     }
 
 

@@ -118,8 +118,11 @@ class Stream:
         try:
             for step in self._steps:
                 text = "".join(step.pieces)
-                if step.request.finish_reason is not None and step.request.text is not None:
-                    text += step.request.text.flush()
+                if step.request.finish_reason is not None:
+                    if step.request.text is not None:
+                        text += step.request.text.flush()
+                    if self._session is None and hasattr(step.request.state, "close"):
+                        step.request.state.close()  # nobody continues this text: its memory serves others
                 if step.request.finish_reason == "error":
                     failed = failed or step.request
                 if step.tokens:

@@ -68,7 +68,9 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
     from specrs.models.loading import load
     from specrs.models.vocabulary import require_same_vocabulary
 
-    loaded = draft_model if hasattr(draft_model, "new_state") else load(draft_model)
+    loaded = draft_model
+    if not hasattr(draft_model, "new_state"):
+        loaded = load(draft_model, backend=getattr(target, "backend", "transformers"))
     if target.tokenizer is not None and loaded.tokenizer is not None:
         require_same_vocabulary(target.tokenizer, loaded.tokenizer)
     return ModelDrafter(loaded, target.vocab_size)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specrs.cli.arguments import one_of
+from specrs.errors import InvalidInputError
 from specrs.methods import DRAFTERS
+from specrs.models.loading import BACKENDS
 
 if TYPE_CHECKING:
     import argparse
@@ -18,12 +20,15 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "--model", default="smollm2-135m", metavar="NAME", help="embedded name, folder, .gguf file or hub name"
     )
+    parser.add_argument(
+        "--backend", default="transformers", type=one_of("backend", BACKENDS), help=f"{' or '.join(BACKENDS)}"
+    )
     parser.add_argument("--draft-model", metavar="NAME", help="a smaller model of the same vocabulary")
     parser.add_argument(
         "--dtype", type=one_of("dtype", ("float32", "bfloat16", "float16")), help="default: as the model was saved"
     )
     parser.add_argument("--device", help="as torch names it; default: cpu")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch; default: torch's own choice")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the model; default: the backend's choice")
     parser.add_argument("--no-accelerate", action="store_true", help="leave linear layers to torch on every processor")
 
 
@@ -82,14 +87,21 @@ def load_models(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from specrs.models import progress
     from specrs.models.loading import load, require_hf
 
-    require_hf()
-    from transformers.utils import logging
+    options = {"dtype": arguments.dtype, "device": arguments.device, "backend": arguments.backend}
+    if arguments.backend == "transformers":
+        require_hf()
+        from transformers.utils import logging
 
-    logging.disable_progress_bar()  # our own line says what is being loaded
-    options = {"dtype": arguments.dtype, "device": arguments.device, "accelerate": not arguments.no_accelerate}
+        logging.disable_progress_bar()  # our own line says what is being loaded
+        options["accelerate"] = not arguments.no_accelerate
+    elif arguments.no_accelerate:
+        raise InvalidInputError(f"--no-accelerate is for backend 'transformers', got backend {arguments.backend!r}")
     with progress.terminal() as show:
         target = load(arguments.model, threads=arguments.threads, progress=show, **options)
-        drafting = load(arguments.draft_model, progress=show, **options) if arguments.draft_model else None
+        drafting = None
+        if arguments.draft_model:
+            threads = arguments.threads if arguments.backend != "transformers" else None  # torch's are process-wide
+            drafting = load(arguments.draft_model, threads=threads, progress=show, **options)
     return target, drafting
 
 

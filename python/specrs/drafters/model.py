@@ -134,7 +134,8 @@ class ModelDrafter:
             coins,
             drawing,
         )
-        sure = logits.float().softmax(-1).amax(-1).tolist()
+        _, highest = _core.top_log_probs(values, dtype, np.arange(len(going)), 1)
+        sure = np.exp(highest[:, 0]).tolist()
         return [
             (b, int(token), None if laws is None else laws[i], sure[i])
             for i, (b, token) in enumerate(zip(going, tokens, strict=True))
