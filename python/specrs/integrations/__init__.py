@@ -1,0 +1,1 @@
+"""The cache drafter inside other engines. Nothing here is imported until an engine names it."""
