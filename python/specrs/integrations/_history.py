@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specrs.cache import CacheStore
-from specrs.errors import FileAccessError, InvalidInputError, SpecrsError
+from specrs.errors import FileAccessError, InvalidInputError, SpecrsError, VocabularyMismatchError
 
 if TYPE_CHECKING:
     from specrs.cache import SuffixCache
@@ -125,7 +125,13 @@ def _open(folder: Path, fingerprint: str) -> CacheStore:
             pass  # another process was faster
         except OSError as error:
             raise FileAccessError(f"cannot make a cache store at {folder}: {error}") from error
-    return CacheStore.open(folder, fingerprint)
+    store = CacheStore.open(folder)
+    if fingerprint and store.fingerprint and fingerprint != store.fingerprint:
+        raise VocabularyMismatchError(
+            f"the cache store {folder} was made with tokenizer {store.fingerprint!r}, the engine's is {fingerprint!r}; "
+            "name another folder for this model"
+        )
+    return store
 
 
 def _exchange_forever(history: weakref.ref[SharedHistory], stop: threading.Event, seconds: float) -> None:

@@ -6,6 +6,7 @@ an id that is used again cannot bring back another request's state, and a preemp
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,8 @@ Integers = npt.NDArray[np.int64]
 
 #: Last tokens of the known text that must stand where they stood.
 TAIL = 32
-#: Tokens spread over the text as first seen that must stand where they stood.
+#: Tokens spread over the text as first seen that must stand where they stood. A row that may hold a request of another
+#: row, or one that was away, must also have the checksum of that text.
 MARKS = 16
 #: Steps for which a request may be out of the batch before it counts as finished.
 PATIENCE = 16
@@ -57,12 +59,16 @@ class _Signature:
     tail: npt.NDArray[np.int32]
     mark_at: Integers
     marks: npt.NDArray[np.int32]
+    first_length: int
+    checksum: int
     away: int = 0
 
     def is_in(self, row: npt.NDArray[np.int32], length: int) -> bool:
         if not 0 < self.length <= length or not np.array_equal(row[self.mark_at], self.marks):
             return False
-        return np.array_equal(_tail(row, self.length), self.tail)
+        return (
+            np.array_equal(_tail(row, self.length), self.tail) and _checksum(row[: self.first_length]) == self.checksum
+        )
 
 
 class Rows:
@@ -89,6 +95,7 @@ class Rows:
         self._tail = np.full((rows, TAIL), -1, np.int32)
         self._mark_at = np.zeros((rows, MARKS), np.int64)
         self._marks = np.full((rows, MARKS), -1, np.int32)
+        self._first = np.zeros((rows, 2), np.int64)
 
     def match(self, tokens: npt.NDArray[np.int32], lengths: Integers, fresh: Integers) -> Matched:
         """Tell which request each row holds, and remember its text.
@@ -136,14 +143,18 @@ class Rows:
         for row in range(len(self._request)):
             if row >= len(same) or not same[row]:
                 self._away[int(self._request[row])] = _Signature(
-                    int(self._length[row]), self._tail[row].copy(), self._mark_at[row].copy(), self._marks[row].copy()
+                    int(self._length[row]),
+                    self._tail[row].copy(),
+                    self._mark_at[row].copy(),
+                    self._marks[row].copy(),
+                    *self._first[row].tolist(),
                 )
         others = np.flatnonzero(found.requests < 0).tolist()
         signatures = self._find(tokens, lengths, fresh, others, found)
-        kept = self._request, self._mark_at, self._marks
+        kept = self._request, self._mark_at, self._marks, self._first
         self._resize(len(lengths))
         rows = np.flatnonzero(same)
-        for mine, old in zip((self._request, self._mark_at, self._marks), kept, strict=True):
+        for mine, old in zip((self._request, self._mark_at, self._marks, self._first), kept, strict=True):
             mine[rows] = old[rows]
         for row in others:
             signature = signatures.get(row)
@@ -153,8 +164,10 @@ class Rows:
                 self.next_request += 1
                 at = np.linspace(0, max(int(lengths[row]) - 1, 0), MARKS).astype(np.int64)
                 self._mark_at[row], self._marks[row] = at, tokens[row, at]
+                self._first[row] = lengths[row], _checksum(tokens[row, : lengths[row]])
             else:
                 self._mark_at[row], self._marks[row] = signature.mark_at, signature.marks
+                self._first[row] = signature.first_length, signature.checksum
             self._request[row] = found.requests[row]
         self._let_go(found)
 
@@ -206,6 +219,10 @@ def _tails(tokens: npt.NDArray[np.int32], lengths: Integers) -> npt.NDArray[np.i
     tails = tokens[np.arange(len(lengths))[:, None], np.maximum(at, 0)]
     tails[at < 0] = -1
     return tails
+
+
+def _checksum(text: npt.NDArray[np.int32]) -> int:
+    return zlib.crc32(np.ascontiguousarray(text))
 
 
 def _tail(row: npt.NDArray[Any], length: int) -> npt.NDArray[np.int32]:
