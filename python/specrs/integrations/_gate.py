@@ -47,6 +47,11 @@ class StepTimes:
         self._at: Floats | None = None
         self._time: Floats | None = None
 
+    @property
+    def measured(self) -> bool:
+        """Whether any step was timed yet."""
+        return self._at is not None
+
     def observe(self, rows: int, seconds: float) -> None:
         """Learn that a step over ``rows`` rows took ``seconds``."""
         if rows < 1 or not seconds > 0:

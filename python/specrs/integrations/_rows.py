@@ -151,11 +151,11 @@ class Rows:
                 )
         others = np.flatnonzero(found.requests < 0).tolist()
         signatures = self._find(tokens, lengths, fresh, others, found)
-        kept = self._request, self._mark_at, self._marks, self._first
+        request, mark_at, marks, first = self._request, self._mark_at, self._marks, self._first
         self._resize(len(lengths))
         rows = np.flatnonzero(same)
-        for mine, old in zip((self._request, self._mark_at, self._marks, self._first), kept, strict=True):
-            mine[rows] = old[rows]
+        self._request[rows], self._mark_at[rows] = request[rows], mark_at[rows]
+        self._marks[rows], self._first[rows] = marks[rows], first[rows]
         for row in others:
             signature = signatures.get(row)
             if signature is None:
@@ -216,13 +216,13 @@ class Rows:
 def _tails(tokens: npt.NDArray[np.int32], lengths: Integers) -> npt.NDArray[np.int32]:
     """Return the last ``TAIL`` tokens before each row's length, shape (B, TAIL); -1 where there are fewer."""
     at = lengths[:, None] + np.arange(-TAIL, 0)
-    tails = tokens[np.arange(len(lengths))[:, None], np.maximum(at, 0)]
+    tails: npt.NDArray[np.int32] = tokens[np.arange(len(lengths))[:, None], np.maximum(at, 0)]
     tails[at < 0] = -1
     return tails
 
 
 def _checksum(text: npt.NDArray[np.int32]) -> int:
-    return zlib.crc32(np.ascontiguousarray(text))
+    return zlib.crc32(text.tobytes())
 
 
 def _tail(row: npt.NDArray[Any], length: int) -> npt.NDArray[np.int32]:

@@ -251,7 +251,12 @@ class Proposer:
         confidence = np.zeros((len(rows), width), np.float64)
         table[row, column], confidence[row, column] = ids, stated
         matches = matches.astype(np.int64)
-        kept = self._gate.cut(confidence, drafted, matches) if self._options.gate == "payoff" else drafted
+        if self._options.gate == "off":
+            kept = drafted
+        elif self._gate.times.measured:
+            kept = self._gate.cut(confidence, drafted, matches)
+        else:
+            kept = np.zeros_like(drafted)  # what a plain step takes is what all drafts are weighed against
         self._proposed = _Proposed(requests, ends, matches, table, confidence, kept, time.perf_counter())
         return [draft[:count] for draft, count in zip(table.tolist(), kept.tolist(), strict=True)]
 
