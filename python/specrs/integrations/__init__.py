@@ -1,1 +1,1 @@
-"""Parts of specrs inside engines that have a loop of their own; each module imports its engine when it is used."""
+"""Adapters for engines that people already run; each module is imported on demand and names what it needs."""
