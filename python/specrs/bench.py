@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from specrs import _core
 from specrs.compare import explain, first_difference
 from specrs.errors import InvalidInputError
-from specrs.generation import stream, target_cost
+from specrs.generation import stream
+from specrs.policies.cost import target_cost
 from specrs.prompts import encode_prompts
 
 if TYPE_CHECKING:

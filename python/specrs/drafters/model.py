@@ -14,6 +14,7 @@ from specrs.verification.logits import as_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from specrs.drafters.base import GoOn
     from specrs.engine.request import Request
     from specrs.models.base import TargetModel
     from specrs.types import FloatArray, TokenArray
@@ -23,12 +24,47 @@ if TYPE_CHECKING:
 NO_TOKEN = 2**32 - 1
 
 
+class LogitFacts:
+    """What a step's rows of logits say of the tokens drawn from them. See ``drafters.base.TokenFacts``."""
+
+    def __init__(self, requests: Sequence[int], lengths: Sequence[int], tokens: Sequence[int], logits: Any) -> None:
+        self.requests = requests
+        self.lengths = lengths
+        self.tokens = tokens
+        self._probs = logits.float().softmax(-1)
+        self.confidence: list[float] = self._probs.amax(-1).tolist()
+
+    def of(self, kept: Sequence[int], lengths: Sequence[int]) -> LogitFacts:
+        """Return the facts of some of the rows."""
+        facts = object.__new__(LogitFacts)
+        facts.requests = [self.requests[i] for i in kept]
+        facts.lengths = lengths
+        facts.tokens = [self.tokens[i] for i in kept]
+        facts._probs = self._probs if len(kept) == len(self.tokens) else self._probs[list(kept)]
+        facts.confidence = [self.confidence[i] for i in kept]
+        return facts
+
+    def entropy(self) -> list[float]:
+        """Return the entropy of each row in nats."""
+        found: list[float] = self._probs.clamp_min(1e-30).log().mul_(self._probs).sum(-1).neg().tolist()
+        return found
+
+    def token_probs(self) -> list[float]:
+        """Return the probability of each token."""
+        return [float(self._probs[i, token]) for i, token in enumerate(self.tokens)]
+
+    def top_probs(self, count: int) -> list[list[float]]:
+        """Return the largest probabilities of each row."""
+        found: list[list[float]] = self._probs.topk(min(count, self._probs.shape[-1]), -1).values.tolist()
+        return found
+
+
 class ModelDrafter:
     """Drafts with a smaller causal model.
 
     Each token is drawn from the drafter's own law at the request's temperature and truncation (argmax when greedy),
-    and that very law goes to the verifier. Drafting of a chain ends early after a token at whose position the model
-    was unsure.
+    and that very law goes to the verifier. After each token the length policy is asked whether the chain goes on;
+    without one, it ends after a token at whose position the model was unsure.
 
     Parameters
     ----------
@@ -37,10 +73,12 @@ class ModelDrafter:
     target_vocab_size : int
         Ids that the target knows. A wider drafter never proposes the others.
     min_confidence : float
-        A chain ends after the first token whose position had a highest probability below this.
+        Without a policy that decides, a chain ends after the first token whose position had a highest probability
+        below this.
     """
 
     name = "model"
+    asks_to_go_on = True
     # Whether to go on after a token is decided by the law it was drawn from, not by the token, and a chosen length is
     # never cut afterwards; so any sampled request is safe, and greedy ones are deterministic.
     tokens_are_drawn = True
@@ -60,7 +98,7 @@ class ModelDrafter:
         self._states[request.id] = self._model.new_state(len(request.tokens) + request.stop.max_new_tokens + 1)
         self._drawn[request.id] = []
 
-    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Draft:
+    def propose(self, requests: Sequence[Request], budgets: Sequence[int], go_on: GoOn | None = None) -> Draft:
         """Draw chains of at most ``budgets[b]`` tokens, all requests step by step together."""
         chains: list[list[int]] = [[] for _ in requests]
         laws: list[list[FloatArray]] = [[] for _ in requests]
@@ -70,17 +108,22 @@ class ModelDrafter:
         for b in going:
             self._catch_up(requests[b])
         while going:
-            still = []
-            for b, token, law, sure in self._next_tokens(requests, going, chains, drawing):
+            facts, drawn_from = self._next_tokens(requests, going, chains, drawing)
+            kept = []
+            for i, (b, token, sure) in enumerate(zip(going, facts.tokens, facts.confidence, strict=True)):
                 if token == NO_TOKEN:  # unusable logits: there is no law to draw from
                     continue
                 chains[b].append(token)
                 confidence[b].append(sure)
-                if law is not None:
-                    laws[b].append(law)
-                if len(chains[b]) < budgets[b] and sure >= self._min_confidence:
-                    still.append(b)
-            going = still
+                if drawn_from is not None:
+                    laws[b].append(drawn_from[i])
+                kept.append(i)
+            if go_on is None:
+                wanted = [facts.confidence[i] >= self._min_confidence for i in kept]
+            else:
+                wanted = go_on(facts.of(kept, [len(chains[going[i]]) for i in kept])) if kept else []
+            asked = [going[i] for i, more in zip(kept, wanted, strict=True) if more]
+            going = [b for b in asked if len(chains[b]) < budgets[b]]
         for request, chain in zip(requests, chains, strict=True):
             self._drawn[request.id] = chain
         rows = [law for chain in laws for law in chain]
@@ -105,8 +148,8 @@ class ModelDrafter:
 
     def _next_tokens(
         self, requests: Sequence[Request], going: Sequence[int], chains: Sequence[Sequence[int]], drawing: bool
-    ) -> list[tuple[int, int, FloatArray | None, float]]:
-        """Draw one token for each request in ``going``: (request, token, law or None, highest probability)."""
+    ) -> tuple[LogitFacts, FloatArray | None]:
+        """Draw one token for each request in ``going``; return what the rows say, and the laws drawn from."""
         states = [self._states[requests[b].id] for b in going]
         unread = [
             np.asarray(chains[b][-1:], np.uint32) if chains[b] else self._readable(requests[b].tokens[state.length :])
@@ -134,11 +177,7 @@ class ModelDrafter:
             coins,
             drawing,
         )
-        sure = logits.float().softmax(-1).amax(-1).tolist()
-        return [
-            (b, int(token), None if laws is None else laws[i], sure[i])
-            for i, (b, token) in enumerate(zip(going, tokens, strict=True))
-        ]
+        return LogitFacts(going, [], [int(token) for token in tokens], logits), laws
 
     def commit(self, request: Request, kept: TokenArray) -> None:
         """Roll back to the committed text: drawn tokens that were kept stay, the others are forgotten."""
