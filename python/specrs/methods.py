@@ -116,7 +116,9 @@ def make_policy(
 
     if draft_tokens is not None:
         if name not in (None, "fixed") or "tokens" in (options or {}):
-            raise InvalidInputError(f"draft_tokens={draft_tokens} is a fixed length; it does not go with policy={name!r}")
+            raise InvalidInputError(
+                f"draft_tokens={draft_tokens} is a fixed length; it does not go with policy={name!r}"
+            )
         if draft_tokens < 0:
             raise InvalidInputError(f"draft_tokens must be >= 0, got {draft_tokens}")
         name, options = "fixed", {"backoff": False, **(options or {}), "tokens": draft_tokens}

@@ -29,7 +29,7 @@ class Confidence(Enum):
     COUNT_RATIO = "count-ratio"
     MAX_PROB = "max-prob"
     #: The drafted token's own probability.
-    TOKEN_PROB = "token-prob"  # noqa: S105
+    TOKEN_PROB = "token-prob"
     #: A head whose input holds the drafted token.
     HEAD = "head"
 

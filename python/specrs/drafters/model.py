@@ -63,8 +63,7 @@ class ModelDrafter:
     """Drafts with a smaller causal model.
 
     Each token is drawn from the drafter's own law at the request's temperature and truncation (argmax when greedy),
-    and that very law goes to the verifier. After each token the length policy is asked whether the chain goes on;
-    without one, it ends after a token at whose position the model was unsure.
+    and that very law goes to the verifier. After each token the length policy is asked whether the chain goes on.
 
     Parameters
     ----------
@@ -73,8 +72,7 @@ class ModelDrafter:
     target_vocab_size : int
         Ids that the target knows. A wider drafter never proposes the others.
     min_confidence : float
-        Without a policy that decides, a chain ends after the first token whose position had a highest probability
-        below this.
+        A chain ends after the first token whose position had a highest probability below this, whatever the policy.
     """
 
     name = "model"
@@ -83,7 +81,7 @@ class ModelDrafter:
     # never cut afterwards; so any sampled request is safe, and greedy ones are deterministic.
     tokens_are_drawn = True
 
-    def __init__(self, model: TargetModel, target_vocab_size: int, *, min_confidence: float = 0.4) -> None:
+    def __init__(self, model: TargetModel, target_vocab_size: int, *, min_confidence: float = 0.0) -> None:
         if not 0 <= min_confidence < 1:
             raise InvalidInputError(f"min_confidence must be in [0, 1), got {min_confidence}")
         self._model = model
@@ -118,12 +116,13 @@ class ModelDrafter:
                 if drawn_from is not None:
                     laws[b].append(drawn_from[i])
                 kept.append(i)
-            if go_on is None:
-                wanted = [facts.confidence[i] >= self._min_confidence for i in kept]
-            else:
-                wanted = go_on(facts.of(kept, [len(chains[going[i]]) for i in kept])) if kept else []
-            asked = [going[i] for i, more in zip(kept, wanted, strict=True) if more]
-            going = [b for b in asked if len(chains[b]) < budgets[b]]
+            wanted = [facts.confidence[i] >= self._min_confidence for i in kept]
+            if go_on is not None and kept:
+                asked = go_on(facts.of(kept, [len(chains[going[i]]) for i in kept]))
+                wanted = [sure and more for sure, more in zip(wanted, asked, strict=True)]
+            going = [
+                b for i, more in zip(kept, wanted, strict=True) if more and len(chains[b := going[i]]) < budgets[b]
+            ]
         for request, chain in zip(requests, chains, strict=True):
             self._drawn[request.id] = chain
         rows = [law for chain in laws for law in chain]

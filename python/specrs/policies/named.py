@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrs import _core
+from specrs.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,8 @@ class NamedPolicy:
         The drafter draws its tokens (at temperature > 0).
     stepwise : bool
         The drafter writes token by token and asks after each.
+    sampled : bool
+        Some request has a temperature above 0.
     cost : _core.CostTable, optional
         For the policies that need one, and for ``guarded``.
     learned : _core.Learned, optional
@@ -49,6 +52,7 @@ class NamedPolicy:
         *,
         drawn: bool,
         stepwise: bool,
+        sampled: bool = True,
         cost: _core.CostTable | None = None,
         learned: _core.Learned | None = None,
         guarded: bool = False,
@@ -58,12 +62,12 @@ class NamedPolicy:
         self._core = _core.LengthPolicy(
             name, dict(options), stepwise=stepwise, cost=cost, learned=learned, guarded=guarded
         )
-        self.cuts_on_drawn_tokens = not self._core.safe_when_drawn
+        self._biased = drawn and not self._core.safe_when_drawn
+        self.cuts_on_drawn_tokens = self._biased and sampled
         self._drawn = drawn
         self._asks_entropy = name in ENTROPY_POLICIES
         self._head = head
         self._steps = 0
-        self._cost = cost
 
     def _facts(self, requests: Sequence[Request]) -> tuple[list[int], list[float], list[bool], int]:
         temperatures = [request.sampling.temperature for request in requests]
@@ -80,9 +84,9 @@ class NamedPolicy:
         return self._core.budgets(*self._facts(requests), list(limits))
 
     def go_on(self, requests: Sequence[Request]) -> GoOn | None:
-        """Return the rule that decides after each token, or, for a policy that has none, one that never stops."""
+        """Return the rule that decides after each token; None where the policy has none."""
         if not self._core.decides_stepwise:
-            return _always
+            return None
         facts = self._facts(requests)
 
         def ask(step: TokenFacts) -> list[bool]:
@@ -100,9 +104,10 @@ class NamedPolicy:
         if not len(draft.tokens):
             return draft
         self._steps = int(np.diff(draft.node_ptr).max())
-        kept = self._core.trim(
-            *self._facts(requests), draft.parents, draft.confidence, draft.node_ptr, _sees_token(draft)
-        )
+        facts = self._facts(requests)
+        if self._biased and any(facts[2]):
+            raise InvalidInputError(f"policy {self.name!r} looks at the whole draft and would bias a sampled request")
+        kept = self._core.trim(*facts, draft.parents, draft.confidence, draft.node_ptr, _sees_token(draft))
         return draft.keep_nodes(kept)
 
     def observe(self, requests: Sequence[Request], draft: Draft, verdict: Verdict, seconds: RoundSeconds) -> None:
@@ -138,10 +143,6 @@ class NamedPolicy:
 
 #: Policies that ask for the entropy of the law that a token came from.
 ENTROPY_POLICIES = frozenset({"svip", "adaedl"})
-
-
-def _always(step: TokenFacts) -> list[bool]:
-    return [True] * len(step.requests)
 
 
 def _sees_token(draft: Draft) -> bool:

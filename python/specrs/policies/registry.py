@@ -157,8 +157,9 @@ def make(
     return NamedPolicy(
         name,
         values,
-        drawn=drawn and sampled,
+        drawn=drawn,
         stepwise=stepwise,
+        sampled=sampled,
         cost=cost,
         learned=learned,
         guarded=bool(options["backoff"]) and cost is not None,

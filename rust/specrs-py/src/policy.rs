@@ -62,7 +62,9 @@ impl Learned {
             ("identity", None) => Calibration::Identity,
             ("ratio", None) => Calibration::ratio(),
             ("bins", None) => Calibration::bins(),
-            ("temperatures", Some(values)) if !values.is_empty() && values.iter().all(|&t| t.is_finite() && t > 0.0) => {
+            ("temperatures", Some(values))
+                if !values.is_empty() && values.iter().all(|&t| t.is_finite() && t > 0.0) =>
+            {
                 Calibration::Temperatures(values)
             }
             (name, values) => {
@@ -359,7 +361,13 @@ impl LengthPolicy {
         let count = which.len();
         let sizes = [lengths.len(), confidence.len(), entropy.len(), token_probs.len(), head.len()];
         if sizes.iter().any(|&size| size != count) || which.iter().any(|&b| b >= requests.ids.len()) {
-            return Err(invalid(py, &format!("{count} steps need as many facts and requests below {}, got {sizes:?} and {which:?}", requests.ids.len())));
+            return Err(invalid(
+                py,
+                &format!(
+                    "{count} steps need as many facts and requests below {}, got {sizes:?} and {which:?}",
+                    requests.ids.len()
+                ),
+            ));
         }
         enter(py, || {
             let steps: Vec<Step> = (0..count)
@@ -423,7 +431,10 @@ impl LengthPolicy {
         let nodes = Nodes::new(py, requests.ids.len(), &parents, confidence.as_ref(), &node_ptr, sees_token)?;
         let accepted: Vec<bool> = accepted.as_array().iter().copied().collect();
         if accepted.len() != nodes.parents.len() {
-            return Err(invalid(py, &format!("accepted has {} values for {} nodes", accepted.len(), nodes.parents.len())));
+            return Err(invalid(
+                py,
+                &format!("accepted has {} values for {} nodes", accepted.len(), nodes.parents.len()),
+            ));
         }
         enter(py, || {
             let outcome = Outcome {

@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn nothing_is_certain_and_nothing_is_worth_less_than_nothing() {
-        for calibration in [Calibration::Identity, Calibration::ratio(), Calibration::bins(), Calibration::Temperatures(vec![1.0])]
+        for calibration in
+            [Calibration::Identity, Calibration::ratio(), Calibration::bins(), Calibration::Temperatures(vec![1.0])]
         {
             for stated in [f32::NAN, -1.0, 0.0, 0.5, 1.0, 7.0, f32::INFINITY] {
                 let rate = calibration.rate(greedy(), 1, stated);

@@ -109,7 +109,11 @@ impl CostTable {
                 rows.len()
             )));
         }
-        if batch == 0 || rows[0] == 0 || rows.windows(2).any(|pair| pair[0] >= pair[1]) || rows[rows.len() - 1] > LONGEST {
+        if batch == 0
+            || rows[0] == 0
+            || rows.windows(2).any(|pair| pair[0] >= pair[1])
+            || rows[rows.len() - 1] > LONGEST
+        {
             return Err(Error::invalid(format!(
                 "row counts of a cost table must rise from 1 to at most {LONGEST} for a batch of at least 1, \
                  got batch {batch} and {rows:?}"
@@ -128,7 +132,8 @@ impl CostTable {
 
     /// The cell measured with the most requests not above `batch`, and among those the nearest context.
     fn place(&self, batch: usize, context: usize) -> usize {
-        let bucket = self.cells.iter().rev().map(|cell| cell.batch).find(|&b| b <= batch).unwrap_or(self.cells[0].batch);
+        let bucket =
+            self.cells.iter().rev().map(|cell| cell.batch).find(|&b| b <= batch).unwrap_or(self.cells[0].batch);
         let of_bucket = self.cells.iter().enumerate().filter(|(_, cell)| cell.batch == bucket);
         of_bucket.min_by_key(|(_, cell)| cell.context.abs_diff(context)).map_or(0, |(at, _)| at)
     }
@@ -227,9 +232,14 @@ mod tests {
 
     #[test]
     fn wrong_tables_are_refused() {
-        for (rows, seconds) in
-            [(&[][..], &[][..]), (&[0], &[1.0]), (&[2, 2], &[1.0, 1.0]), (&[1], &[0.0]), (&[1], &[f64::NAN]), (&[1, 2], &[1.0])]
-        {
+        for (rows, seconds) in [
+            (&[][..], &[][..]),
+            (&[0], &[1.0]),
+            (&[2, 2], &[1.0, 1.0]),
+            (&[1], &[0.0]),
+            (&[1], &[f64::NAN]),
+            (&[1, 2], &[1.0]),
+        ] {
             assert!(CostTable::new(rows, seconds).is_err(), "{rows:?} {seconds:?}");
         }
         assert!(CostTable::new(&[1], &[1.0]).expect("valid").add(0, 0, &[1], &[1.0]).is_err());

@@ -35,6 +35,8 @@ pub fn expected_tokens(confidence: &[f32]) -> Vec<f64> {
 /// empty draft has length 0; lengths beyond the costs given are not considered.
 pub fn best_length(expected: &[f64], cost: &[f64], hysteresis: f64) -> usize {
     let (mut best, mut chosen) = (0.0, 0);
+    // Equal rates that round apart are equal still.
+    let hysteresis = hysteresis.max(1e-12);
     for (length, (tokens, seconds)) in expected.iter().zip(cost).enumerate() {
         let rate = tokens / seconds;
         if length == 0 || rate > best * (1.0 + hysteresis) {
@@ -50,7 +52,8 @@ pub fn best_at_price(expected: &[f64], cost: &[f64], price: f64) -> usize {
     let (mut best, mut chosen) = (f64::NEG_INFINITY, 0);
     for (length, (tokens, seconds)) in expected.iter().zip(cost).enumerate() {
         let value = tokens - price * seconds;
-        if value > best {
+        // As in `best_length`: what rounds apart is equal still.
+        if length == 0 || value > best + 1e-12 * tokens {
             (best, chosen) = (value, length);
         }
     }

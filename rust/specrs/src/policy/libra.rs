@@ -121,11 +121,7 @@ pub struct Outlook {
 impl Default for Outlook {
     fn default() -> Self {
         let after = |bin: usize| 0.35 + 0.5 * (bin as f64 + 0.5) / OUTLOOK_BINS as f64;
-        Self {
-            first: [0.7; Mode::COUNT],
-            next: [std::array::from_fn(after); Mode::COUNT],
-            later: [0.7; Mode::COUNT],
-        }
+        Self { first: [0.7; Mode::COUNT], next: [std::array::from_fn(after); Mode::COUNT], later: [0.7; Mode::COUNT] }
     }
 }
 
@@ -279,7 +275,14 @@ impl Libra {
     }
 
     /// The length of a drawn chain: each token by what is known before it is drawn.
-    fn causal_length(&self, round: &Round<'_>, draft: &DraftFacts<'_>, b: usize, learned: &Learned, rows: usize) -> usize {
+    fn causal_length(
+        &self,
+        round: &Round<'_>,
+        draft: &DraftFacts<'_>,
+        b: usize,
+        learned: &Learned,
+        rows: usize,
+    ) -> usize {
         let table = lock(&self.cost);
         let nodes = draft.nodes(b);
         let stated = &draft.confidence[nodes];
@@ -426,7 +429,8 @@ impl LengthPolicy for Libra {
             }
             let price = self.price(&learned);
             allocate(&all, &self.open, kept, expected, &self.seconds, price, self.options.hysteresis);
-            if self.options.probe_every > 0 && learned.rounds % self.options.probe_every == self.options.probe_every - 1 {
+            if self.options.probe_every > 0 && learned.rounds % self.options.probe_every == self.options.probe_every - 1
+            {
                 probe(draft, &self.open, kept);
             }
         }

@@ -112,7 +112,8 @@ impl LengthPolicy for HfHeuristic {
                 continue;
             }
             let all = outcome.accepted_of(b) == scored;
-            self.length = if all { (self.length + 2).min(self.max_tokens) } else { self.length.saturating_sub(1).max(1) };
+            self.length =
+                if all { (self.length + 2).min(self.max_tokens) } else { self.length.saturating_sub(1).max(1) };
         }
         if let Some(shared) = &self.learned {
             lock(shared).length = Some(self.length);
@@ -295,7 +296,8 @@ impl Ucb {
 
     fn choose(&self) -> usize {
         // Each arm twice first.
-        if let Some(arm) = self.plays.iter().position(|&(count, _)| count < 1.5 * self.discount.powi(self.arms.len() as i32))
+        if let Some(arm) =
+            self.plays.iter().position(|&(count, _)| count < 1.5 * self.discount.powi(self.arms.len() as i32))
         {
             return arm;
         }

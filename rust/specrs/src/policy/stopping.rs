@@ -221,14 +221,8 @@ impl LengthPolicy for Stopping {
             for node in nodes.clone() {
                 let confidence = draft.confidence[node];
                 let length = node - first + 1;
-                let step = Step {
-                    request: b,
-                    length,
-                    confidence,
-                    entropy: f32::NAN,
-                    token_prob: confidence,
-                    head: f32::NAN,
-                };
+                let step =
+                    Step { request: b, length, confidence, entropy: f32::NAN, token_prob: confidence, head: f32::NAN };
                 if !Self::goes_on(&self.rule, &mut self.chains[b], &step) {
                     kept[node + 1..nodes.end].fill(false);
                     break;
