@@ -221,7 +221,7 @@ def report(path: Path) -> dict:
         for knows in ("confidences", "verdict")
     }
     print(f"\n{path.name}: {record['model']} + {record['drafter']} {record.get('draft_model') or ''}, "
-          f"{len(texts)} texts, {sum(len(t['drafts']) for t in texts)} positions; speed over plain decoding")  # fmt: skip
+          f"{len(texts)} texts, {sum(len(t['drafts']) for t in texts)} positions; over plain decoding")  # fmt: skip
     print(f"  best fixed k in hindsight     {fixed[best]:6.3f}  (k = {best})")
     for label, value in sorted(rows.items(), key=lambda row: -row[1]):
         print(f"  {label:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed, "

@@ -267,7 +267,8 @@ def stream(
         )
     elif policy_options or draft_tokens is not None or cost_table is not None:
         raise InvalidInputError(
-            f"policy_options, draft_tokens and cost_table are for policies by name; {policy.name!r} was given as an object"
+            f"policy_options, draft_tokens and cost_table are for policies by name; {policy.name!r} was given as an "
+            "object"
         )
     else:
         chosen = policy

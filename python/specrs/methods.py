@@ -132,12 +132,14 @@ def make_policy(
     if repeatable and (clocked or checked["backoff"]):
         if clocked:
             raise InvalidInputError(
-                f"policy {asked!r} follows measured times or other requests, and a seeded sample of a drafter that draws "
-                "must repeat; expected policy 'fixed', 'svip' or 'dloop', or no seed"
+                f"policy {asked!r} follows measured times or other requests, and a seeded sample of a drafter that "
+                "draws must repeat; expected policy 'fixed', 'svip' or 'dloop', or no seed"
             )
         checked["backoff"] = False
     cost = None
-    if registry.needs_cost(asked, checked) and drafter.name != "none":
+    if drafter.name == "none":  # nothing to decide, and nothing to measure for it
+        asked, checked = "fixed", registry.check("fixed", {"tokens": 0})
+    elif registry.needs_cost(asked, checked):
         cost = _cost_of(target, cost_table)
         if cost is None and registry.POLICIES[asked].needs_cost:
             asked, checked = "fixed", registry.check("fixed", {"tokens": longest})

@@ -5,8 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.policy.rounds import Facts, cost, policy, request
+from tests.policy.rounds import Facts, policy, request
 
+from specrs import _core
 from specrs.policies.base import RoundSeconds
 from specrs.policies.registry import POLICIES
 from specrs.types import Confidence, Draft, Verdict
@@ -20,7 +21,7 @@ SETTINGS = {
     "hf_confidence": {"threshold": 0.5, "adapts": False},
     "svip": {"threshold": 0.36},
     "adaedl": {"threshold": 0.56},
-    "specdecpp": {"threshold": 0.5, "min_tokens": 1},
+    "specdecpp": {"threshold": 0.55, "min_tokens": 1},
     "disco": {"threshold": 0.5},
     "dloop": {"block": 1, "max_loops": 3, "gate": -0.8},
     "libra_alpha": {"alpha": 1.5},
@@ -29,7 +30,8 @@ SETTINGS = {
 }
 #: Decided by past rounds alone: the draft at hand does not matter.
 PAST = {"fixed", "hf_heuristic", "hf_heuristic_transient", "ema_tiers", "goodput", "ucb"}
-STEEP = {"per_row": 0.55}
+#: Stairs: with costs that rise evenly, the best length is found from the front and nothing anticipates.
+STAIRS = [1.0, 1.4, 1.8, 1.85, 1.9, 2.3]
 
 
 def verified_law(problem, text, weight, how, into):
@@ -84,18 +86,18 @@ def law_and_lengths(make, problem, how, **options):
     return found, lengths
 
 
-def problems():
-    return [Problem.random(seed, VOCABULARY, DEPTH, 5, kind) for seed in range(3) for kind in ("positive", "zeros")]
+def problems(seeds=3):
+    return [Problem.random(seed, VOCABULARY, DEPTH, 5, kind) for seed in range(seeds) for kind in ("positive", "zeros")]
 
 
 def head(step):
-    return [min(0.99, 0.4 + prob) for prob in step.token_probs()]
+    return step.token_probs()
 
 
 def maker(name, *, drawn, stepwise, learnt=True):
     def make():
         made = policy(
-            name, SETTINGS.get(name), drawn=drawn, stepwise=stepwise, table=cost(**STEEP),
+            name, SETTINGS.get(name), drawn=drawn, stepwise=stepwise, table=_core.CostTable([1, 2, 3, 4, 5, 6], STAIRS),
             head=head if POLICIES[name].needs_head else None,
         )  # fmt: skip
         if learnt:  # a policy that has seen rounds decides by what it has learned
@@ -166,7 +168,7 @@ class DropsTheDoubtful:
 MUTANTS = {
     # The exact argmax told that drawn tokens are chosen: c_{j+1} depends on x_j.
     "the_whole_draft_decides": (maker("libra", drawn=False, stepwise=False), Confidence.MAX_PROB),
-    "the_constant_decides_on_the_whole_draft": (maker("libra_alpha", drawn=True, stepwise=False), Confidence.MAX_PROB),
+    "the_constant_decides_on_the_whole_draft": (maker("libra_alpha", drawn=False, stepwise=False), Confidence.MAX_PROB),
     # The drawn token's own probability taken for the law's largest.
     "a_doubtful_token_is_dropped": (DropsTheDoubtful, Confidence.TOKEN_PROB),
 }
@@ -175,14 +177,11 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_bend_it(name):
     make, kind = MUTANTS[name]
-    worst = max(
-        distance(
-            law_and_lengths(make, problem, "drawn", temperature=1.0, stepwise=False, kind=kind)[0],
-            problem.text_law(DEPTH + 1),
-        )
-        for problem in problems()
-    )
-    assert worst > Fraction(1, 100), float(worst)
+    for problem in problems(20):
+        law, _ = law_and_lengths(make, problem, "drawn", temperature=1.0, stepwise=False, kind=kind)
+        if distance(law, problem.text_law(DEPTH + 1)) > Fraction(1, 100):
+            return
+    pytest.fail(f"{name} passes")
 
 
 def test_a_confidence_of_the_wrong_kind_bends_it():

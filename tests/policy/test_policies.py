@@ -109,7 +109,9 @@ def test_overconfident_drafts_are_cut_once_they_were_seen_through():
     first = len(made.trim(requests, chains([8], [[0.95] * 8])).tokens)
     for _ in range(200):
         draft = made.trim(requests, chains([8], [[0.95] * 8]))
-        made.observe(requests, draft, verdict([min(1, len(draft.tokens))]), RoundSeconds(0, 0, 1.0, 0, 0))
+        made.observe(
+            requests, draft, verdict([min(1, len(draft.tokens))]), RoundSeconds(0, 0, 1 + 0.1 * len(draft.tokens), 0, 0)
+        )
     assert len(made.trim(requests, chains([8], [[0.95] * 8])).tokens) < first == 8
 
 

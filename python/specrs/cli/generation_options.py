@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from specrs.cli.arguments import one_of
@@ -129,11 +130,7 @@ def policy_options(words: list[str]) -> dict[str, Any]:
 
 
 def _value(word: str) -> Any:
-    if word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+    try:
+        return json.loads(word.lower())
+    except ValueError:
+        return word

@@ -68,8 +68,8 @@ class Drafter(Protocol):
     name: str
     max_context: int | None
     tokens_are_drawn: bool
-    # A drafter that writes token by token may have ``asks_to_go_on = True``; its ``propose`` then takes a third argument,
-    # a ``GoOn`` or None, and ends a chain where that says so.
+    # A drafter that writes token by token may have ``asks_to_go_on = True``; its ``propose`` then takes a third
+    # argument, a ``GoOn`` or None, and ends a chain where that says so.
 
     def start(self, request: Request) -> None:
         """Meet a new request; ``request.tokens`` holds its prompt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -198,7 +199,7 @@ def measure_rows(
     seconds(rows[0])  # the first forward of a shape is slower
     found = {count: seconds(count) for count in rows}
     step = max(found[rows[0]] * STEP, 1e-5)
-    pairs = list(zip(rows[:-1], rows[1:], strict=True)) if refine else []
+    pairs = list(itertools.pairwise(rows)) if refine else []
     while pairs:
         low, high = pairs.pop()
         if high - low > 1 and found[high] - found[low] > step:

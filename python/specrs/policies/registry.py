@@ -96,7 +96,10 @@ def check(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     for option in options or {}:
         if option not in known:
             raise UnknownNameError.among(f"option of policy {name!r}", option, known)
-    return {**known, **(options or {})}
+    checked = {**known, **(options or {})}
+    if checked["temperatures"] is None and checked["calibration"] == "temperatures":
+        raise InvalidInputError("calibration='temperatures' needs temperatures=, one per position, got None")
+    return checked
 
 
 def needs_cost(name: str, options: Mapping[str, Any]) -> bool:
@@ -152,8 +155,6 @@ def make(
     drawn = drafter.tokens_are_drawn
     if name == "libra" and drawn and sampled:
         name = "libra_causal"
-    if options["temperatures"] is None and options["calibration"] == "temperatures":
-        raise InvalidInputError("calibration='temperatures' needs temperatures=, one per position, got None")
     return NamedPolicy(
         name,
         values,

@@ -18,8 +18,8 @@ const PRIOR: f64 = 20.0;
 const PRIOR_RATIO: f64 = 0.95;
 /// Verdicts that a bin's stated confidence counts for.
 const BIN_PRIOR: f64 = 6.0;
-/// What a bin's record keeps per verdict, so that a change of workload is followed.
-const BIN_MEMORY: f64 = 1.0 - 1.0 / 256.0;
+/// What a bin's record loses per verdict, so that a change of workload is followed.
+const BIN_FORGETS: f64 = 1.0 / 256.0;
 
 /// The kind of round that confidences and verdicts belong to: they are calibrated apart.
 ///
@@ -126,9 +126,16 @@ impl Calibration {
                 cell.stated += share * (f64::from(stated.max(0.01)) - cell.stated);
             }
             Self::Bins(cells) => {
-                let bin = &mut cells[mode.0][((stated * BINS as f32) as usize).min(BINS - 1)];
-                bin.accepted = bin.accepted * BIN_MEMORY + hit;
-                bin.seen = bin.seen * BIN_MEMORY + 1.0;
+                // Shared by the two bins that `rate` reads, in the shares that it reads them.
+                let at = (stated * BINS as f32 - 0.5).clamp(0.0, (BINS - 1) as f32);
+                let low = (at as usize).min(BINS - 2);
+                let high = f64::from(at - low as f32);
+                for (bin, share) in [(low, 1.0 - high), (low + 1, high)] {
+                    let bin = &mut cells[mode.0][bin];
+                    let kept = 1.0 - share * BIN_FORGETS;
+                    bin.accepted = bin.accepted * kept + share * hit;
+                    bin.seen = bin.seen * kept + share;
+                }
             }
         }
     }
