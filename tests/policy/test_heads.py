@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from tests.policy.rounds import Facts, policy, request
 from tests.toys import TattleLM
 
@@ -16,18 +17,27 @@ def laws(rng, count):
     return np.concatenate([sharp[:, None], rest], 1), sharp
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Tiny products are not worth a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
-    rows, sharp = laws(rng, 3000)
-    facts = Facts(range(3000), [1] * 3000, rows.tolist(), [0] * 3000)
-    return features(facts), (rng.random(3000) < sharp).astype(float), sharp
+    rows, sharp = laws(rng, 1200)
+    facts = Facts(range(1200), [1] * 1200, rows.tolist(), [0] * 1200)
+    return features(facts), (rng.random(1200) < sharp).astype(float), sharp
 
 
 @pytest.mark.parametrize("kind", ["disco", "specdecpp"])
 def test_a_head_learns_what_decides_acceptance(kind, data, tmp_path):
     x, accepted, sharp = data
-    head = train(kind, x, accepted, epochs=6)
+    head = train(kind, x, accepted, epochs=8)
     found = head.predict(x)
     assert np.corrcoef(found, sharp)[0, 1] > 0.85
     if kind == "disco":
@@ -44,7 +54,7 @@ def test_a_head_learns_what_decides_acceptance(kind, data, tmp_path):
 
 
 def test_a_trained_head_drives_its_policy(data):
-    head = train("disco", data[0], data[1], epochs=6)
+    head = train("disco", data[0], data[1], epochs=8)
     made = policy("disco", {"threshold": 0.5}, stepwise=True, head=head)
     requests = [request()]
     made.budgets(requests, [8])

@@ -40,7 +40,7 @@ class LogitFacts:
         facts.requests = [self.requests[i] for i in kept]
         facts.lengths = lengths
         facts.tokens = [self.tokens[i] for i in kept]
-        facts._probs = self._probs if len(kept) == len(self.tokens) else self._probs[list(kept)]
+        facts._probs = self._probs if list(kept) == list(range(len(self.tokens))) else self._probs[list(kept)]
         facts.confidence = [self.confidence[i] for i in kept]
         return facts
 
@@ -186,7 +186,8 @@ class ModelDrafter:
         same = 0
         while same < min(len(drawn), len(kept)) and drawn[same] == int(kept[same]):
             same += 1
-        state.truncate(min(state.length, before + same))
+        # The bonus token may be one that was drawn and cut: the anchor is read with the next draft all the same.
+        state.truncate(min(state.length, before + same, len(request.tokens) - 1))
         self._drawn[request.id] = []
 
     def finish(self, request: Request) -> None:

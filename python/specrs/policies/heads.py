@@ -117,7 +117,7 @@ def _silu(x: Matrix) -> Matrix:
 
 
 def train(
-    kind: str, x: npt.ArrayLike, accepted: npt.ArrayLike, *, epochs: int = 3, rate: float = 3e-3, seed: int = 0
+    kind: str, x: npt.ArrayLike, accepted: npt.ArrayLike, *, epochs: int = 3, rate: float = 1e-2, seed: int = 0
 ) -> AcceptanceHead:
     """Train a head by cross-entropy on soft labels.
 
@@ -161,7 +161,7 @@ def train(
     silu = torch.nn.functional.silu
     weight = REJECTION_WEIGHT if kind == "specdecpp" else 1.0
     for _ in range(epochs):
-        for batch in torch.randperm(len(data), generator=generator).split(64):
+        for batch in torch.randperm(len(data), generator=generator).split(128):
             hidden = silu(data[batch] @ parameters["inner"] + parameters["inner_bias"])
             for _ in range(_BLOCKS.get(kind, 0)):
                 hidden = hidden + silu(hidden @ parameters["block"] + parameters["block_bias"])
