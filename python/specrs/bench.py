@@ -102,7 +102,7 @@ def bench(
     target : TransformersTarget
     prompts : sequence of Prompt
     methods : sequence of str
-        Of ``OURS`` and ``PEERS``; ``none`` is added if missing.
+        Of ``OURS`` and ``PEERS``; ``none`` is added if missing. ``cache:svip`` is ``cache`` with policy ``svip``.
     draft_model : TransformersTarget, optional
         For ``model`` and ``transformers-assisted``.
     max_new_tokens : int, optional
@@ -124,10 +124,10 @@ def bench(
         ``identical`` compares each text with plain decoding of the same library's loop.
     """
     methods = list(dict.fromkeys(["none", *methods]))
-    unknown = [m for m in methods if m not in OURS + PEERS]
+    unknown = [m for m in methods if m not in PEERS and m.partition(":")[0] not in OURS]
     if unknown:
         raise InvalidInputError(f"unknown methods {unknown}; known: {', '.join(OURS + PEERS)}")
-    needing = [m for m in methods if m in ("model", "transformers-assisted")]
+    needing = [m for m in methods if m.partition(":")[0] in ("model", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
     target_cost(target)  # measured before the clock starts
@@ -162,10 +162,13 @@ def bench(
 def _our_run(
     target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, draft_tokens: int | None
 ) -> tuple[Run, list[int]]:
-    options: dict[str, Any] = {"drafter": method.removesuffix("-tree")}
-    if method == "model":
+    base, _, policy = method.partition(":")
+    options: dict[str, Any] = {"drafter": base.removesuffix("-tree")}
+    if policy:
+        options["policy"] = policy
+    if base == "model":
         options["draft_model"] = draft_model
-    if method.endswith("-tree"):
+    if base.endswith("-tree"):
         options["draft_shape"] = "tree"
     clock = _Clock()
     for chunk in (running := stream(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)):

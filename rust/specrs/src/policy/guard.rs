@@ -9,8 +9,8 @@ use super::libra::lock;
 
 /// Weight kept by past rounds in a record.
 const KEEP: f64 = 0.93;
-/// Drafting rounds after which a record counts.
-const FEWEST: f64 = 6.0;
+/// Drafting rounds, older ones counting less, after which a record counts.
+const FEWEST: f64 = 5.0;
 /// Share of the plain time by which drafting may be slower before it rests.
 const TOLERANCE: f64 = 1.01;
 /// Rounds of the first rest; each further one is twice as long, up to the longest.
@@ -47,7 +47,7 @@ impl Record {
             if self.trial == 0 && slower {
                 self.begin_rest();
             }
-        } else if self.rounds >= FEWEST.min((1.0 - KEEP.powi(6)) / (1.0 - KEEP)) && slower {
+        } else if self.rounds >= FEWEST && slower {
             self.begin_rest();
         }
         if !slower && self.trial == 0 && self.rounds >= 2.0 * FEWEST {
@@ -154,8 +154,7 @@ impl LengthPolicy for Guarded {
             let table = lock(&self.cost);
             (table.seconds(batch, round.context, batch), table.seconds(batch, round.context, batch + nodes))
         };
-        // By the table on both sides, so that a slow moment of the machine is not the draft's fault; but never by less
-        // than was measured lately, since the table follows the rounds.
+        // By the table on both sides, which follows the rounds: a slow moment of the machine is not the draft's fault.
         let accepted: usize = (0..batch).map(|b| outcome.accepted_of(b)).sum();
         let before = self.all.rest;
         self.all.add(draft + expected, plain * (batch + accepted) as f64 / batch as f64);

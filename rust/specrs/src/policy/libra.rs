@@ -258,7 +258,7 @@ impl Libra {
         let now = table.seconds(round.batch(), round.context, rows);
         let total: f64 = self.chains.iter().map(|chain| chain.1).sum();
         let seconds = learned.other_seconds + steps as f64 * learned.step_seconds + now;
-        let price = self.price(learned).map_or(total / seconds, |price| price);
+        let price = self.price(learned).unwrap_or(total / seconds);
         let share = going as f64;
         worth_going_on(
             total,

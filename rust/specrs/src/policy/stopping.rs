@@ -248,11 +248,14 @@ impl LengthPolicy for Stopping {
                 }
                 Rule::AdaEdl { threshold } => {
                     self.acceptance = 0.5 * self.acceptance + 0.5 * accepted as f64 / scored as f64;
-                    let aim = match () {
-                        () if self.acceptance < 0.9 => *threshold + 0.01,
-                        () if accepted != self.max_tokens => *threshold - 0.01,
-                        () => *threshold,
+                    let step = if self.acceptance < 0.9 {
+                        0.01
+                    } else if accepted == self.max_tokens {
+                        0.0
+                    } else {
+                        -0.01
                     };
+                    let aim = *threshold + step;
                     *threshold = (0.9 * *threshold + 0.1 * aim).clamp(0.0, 1.0);
                 }
                 _ => {}
