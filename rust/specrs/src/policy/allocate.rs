@@ -5,7 +5,7 @@
 /// All drafts are scored in one forward, so one more row costs the same whosever it is: for a given number of rows the
 /// best are those with the largest survival, and only their number is left to choose, by comparing every one with the
 /// measured costs. Survival falls along a path, so what is picked is closed under parents. One request's tree or chain
-/// is the case B = 1. (Generalises DSpark's row scheduling, arXiv:2607.05147, and LibraSpec to trees and batches.)
+/// is the case B = 1. (Generalises `DSpark`'s row scheduling, arXiv:2607.05147, and `LibraSpec` to trees and batches.)
 ///
 /// `survival` has shape (N,) and `cost[k]` the seconds of a round with k nodes in addition to those that `kept` has set
 /// already, which stay; `expected` the tokens expected without the nodes in question. Candidates are the nodes where

@@ -147,7 +147,7 @@ fn scaled(confidence: f32, temperature: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// Fits sequential temperature scaling (DeepSpec): left to right, position j gets the temperature whose cumulative
+/// Fits sequential temperature scaling (`DeepSpec`): left to right, position j gets the temperature whose cumulative
 /// products have the least expected calibration error, with the temperatures before it fixed.
 ///
 /// `confidence` holds n stated confidences per draft and `accepted` how many of each draft's tokens were.

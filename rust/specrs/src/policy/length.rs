@@ -2,7 +2,7 @@
 //!
 //! `confidence[j]` estimates P(node j accepted | everything before it is), `S_L` is the product of the first L of them
 //! (*survival*), `E(L) = 1 + S_1 + … + S_L` the expected committed tokens, and `cost[L]` the seconds of a round that
-//! scores L nodes. LibraSpec (Lin et al., arXiv:2608.08721) compares an extension's tokens per second with the round's;
+//! scores L nodes. `LibraSpec` (Lin et al., arXiv:2608.08721) compares an extension's tokens per second with the round's;
 //! with the costs measured, the best length is an argmax and needs no constant.
 
 use crate::error::{Error, Result};
@@ -95,7 +95,7 @@ pub enum Shrinks {
     Fixpoint,
 }
 
-/// LibraSpec's own iteration with a fixed `alpha` (Algorithm 1), for a finished draft: the length to score.
+/// `LibraSpec`'s own iteration with a fixed `alpha` (Algorithm 1), for a finished draft: the length to score.
 ///
 /// `S(i, d) = sum over j = i..d of the product of confidences i..j`. One `alpha` stands for the ratio of a round's cost
 /// per token to the cost of one more row.

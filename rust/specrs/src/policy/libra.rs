@@ -1,4 +1,4 @@
-//! `libra`: as many tokens as pay, by calibrated confidences and measured costs; the exact form of LibraSpec
+//! `libra`: as many tokens as pay, by calibrated confidences and measured costs; the exact form of `LibraSpec`
 //! (Lin et al., arXiv:2608.08721), for chains, trees and batches.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

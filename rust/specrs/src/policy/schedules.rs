@@ -27,7 +27,7 @@ impl LengthPolicy for Fixed {
     }
 }
 
-/// LibraSpec's published iteration with a constant, on finished drafts; see [`libra_alpha`].
+/// `LibraSpec`'s published iteration with a constant, on finished drafts; see [`libra_alpha`].
 #[derive(Debug)]
 pub struct LibraAlpha {
     /// Longest draft.
@@ -121,7 +121,7 @@ impl LengthPolicy for HfHeuristic {
     }
 }
 
-/// SGLang's tiers: a running mean of accepted lengths selects one of a few lengths, with hysteresis.
+/// `SGLang`'s tiers: a running mean of accepted lengths selects one of a few lengths, with hysteresis.
 #[derive(Debug)]
 pub struct EmaTiers {
     tiers: Vec<usize>,
@@ -186,7 +186,7 @@ const HYSTERESIS: f64 = 0.02;
 /// Rounds without drafts between two probes.
 const PROBE: u64 = 16;
 
-/// The length with the most expected tokens per second by the running acceptance of each position (vLLM #47111).
+/// The length with the most expected tokens per second by the running acceptance of each position (`vLLM` #47111).
 #[derive(Debug)]
 pub struct Goodput {
     max_tokens: usize,
@@ -265,7 +265,7 @@ impl LengthPolicy for Goodput {
     }
 }
 
-/// UCB over lengths (BanditSpec, arXiv:2505.15141): rewards are tokens per second of the round.
+/// UCB over lengths (`BanditSpec`, arXiv:2505.15141): rewards are tokens per second of the round.
 #[derive(Debug)]
 pub struct Ucb {
     arms: Vec<usize>,

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Nats of entropy above which SVIP stops: sqrt(0.15 H) > 0.3.
 pub const SVIP_ENTROPY_SHARE: f64 = 0.15;
-/// AdaEDL's bound on acceptance: 1 − sqrt(0.2 H).
+/// `AdaEDL`'s bound on acceptance: 1 − sqrt(0.2 H).
 pub const ADAEDL_ENTROPY_SHARE: f64 = 0.2;
 /// Misses weigh three times as much as false alarms when the threshold of `hf_confidence` is chosen.
 const MISS_WEIGHT: f64 = 3.0;
@@ -32,13 +32,13 @@ pub enum Rule {
         /// Of sqrt(0.15 H); 0.3 in the paper.
         threshold: f64,
     },
-    /// AdaEDL (arXiv:2410.18351): stop *before* a token whose law promises an acceptance 1 − sqrt(0.2 H) below λ; λ
+    /// `AdaEDL` (arXiv:2410.18351): stop *before* a token whose law promises an acceptance 1 − sqrt(0.2 H) below λ; λ
     /// follows the acceptance rate.
     AdaEdl {
         /// λ at the start.
         threshold: f64,
     },
-    /// SpecDec++ (arXiv:2405.19715): stop when a trained head's P(any rejection so far) exceeds the threshold.
+    /// `SpecDec++` (arXiv:2405.19715): stop when a trained head's P(any rejection so far) exceeds the threshold.
     SpecDecPp {
         /// Of 1 − the product of the head's predictions.
         threshold: f64,
@@ -50,7 +50,7 @@ pub enum Rule {
         /// Of the expected probability of a rejection.
         threshold: f64,
     },
-    /// DLoop (arXiv:2610.07659): whole blocks, another one while the last block's log-probabilities sum to the gate or
+    /// `DLoop` (arXiv:2610.07659): whole blocks, another one while the last block's log-probabilities sum to the gate or
     /// more.
     DLoop {
         /// Nats, at most 0.
@@ -96,9 +96,9 @@ impl Rule {
 struct Chain {
     /// Probabilities of the drafted tokens.
     probs: Vec<f32>,
-    /// Product of a head's predictions (SpecDec++), or log-probability sum of the block (DLoop).
+    /// Product of a head's predictions (`SpecDec++`), or log-probability sum of the block (`DLoop`).
     sum: f64,
-    /// The last token was looked at and found not worth verifying (AdaEDL).
+    /// The last token was looked at and found not worth verifying (`AdaEDL`).
     drop_last: bool,
 }
 
@@ -112,7 +112,7 @@ pub struct Stopping {
     chains: Vec<Chain>,
     /// Verdicts on tokens of known probability (`hf_confidence`).
     verdicts: Vec<(f32, bool)>,
-    /// AdaEDL's running acceptance rate.
+    /// `AdaEDL`'s running acceptance rate.
     acceptance: f64,
 }
 
