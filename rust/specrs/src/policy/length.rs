@@ -66,11 +66,11 @@ pub fn best_at_price(expected: &[f64], cost: &[f64], price: f64) -> usize {
 pub fn dinkelbach(expected: &[f64], cost: &[f64]) -> (usize, usize) {
     let mut length = 0;
     for step in 1.. {
-        let next = best_at_price(expected, cost, expected[length] / cost[length]);
-        // A value of zero is the last length's own: nothing is better.
-        let gain = expected[next] / cost[next] - expected[length] / cost[length];
-        if next == length || gain <= 0.0 {
-            return (length, step);
+        let rate = expected[length] / cost[length];
+        let next = best_at_price(expected, cost, rate);
+        // At the best rate nothing is worth more than the length itself; of equals the shortest is found.
+        if expected[next] / cost[next] <= rate * (1.0 + 1e-12) {
+            return (length.min(next), step);
         }
         length = next;
     }
