@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from specrs import _core
 from specrs.compare import explain, first_difference
 from specrs.errors import InvalidInputError
-from specrs.generation import stream, target_cost
+from specrs.generation import stream
+from specrs.policies.cost import target_cost
 from specrs.prompts import encode_prompts
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def bench(
     target : TransformersTarget
     prompts : sequence of Prompt
     methods : sequence of str
-        Of ``OURS`` and ``PEERS``; ``none`` is added if missing.
+        Of ``OURS`` and ``PEERS``; ``none`` is added if missing. ``cache:svip`` is ``cache`` with policy ``svip``.
     draft_model : TransformersTarget, optional
         For ``model`` and ``transformers-assisted``.
     max_new_tokens : int, optional
@@ -127,7 +128,7 @@ def bench(
         ``identical`` compares each text with plain decoding of the same library's loop.
     """
     methods = list(dict.fromkeys(["none", *methods]))
-    unknown = [m for m in methods if m not in OURS + PEERS]
+    unknown = [m for m in methods if m not in PEERS and m.partition(":")[0] not in OURS]
     if unknown:
         raise InvalidInputError(f"unknown methods {unknown}; known: {', '.join(OURS + PEERS)}")
     backend = getattr(target, "backend", "transformers")
@@ -137,7 +138,7 @@ def bench(
             f"{', '.join(foreign)} run on a transformers model, and {target.name} runs in {backend}; "
             "benches/llama_cpp.py measures llama.cpp's own methods"
         )
-    needing = [m for m in methods if m in ("model", "transformers-assisted")]
+    needing = [m for m in methods if m.partition(":")[0] in ("model", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
     target_cost(target)  # measured before the clock starts
@@ -184,10 +185,13 @@ def _plan(prompts: Sequence[Prompt], methods: Sequence[str], peer_limit: int | N
 def _our_run(
     target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, draft_tokens: int | None
 ) -> tuple[Run, list[int]]:
-    options: dict[str, Any] = {"drafter": method.removesuffix("-tree")}
-    if method == "model":
+    base, _, policy = method.partition(":")
+    options: dict[str, Any] = {"drafter": base.removesuffix("-tree")}
+    if policy:
+        options["policy"] = policy
+    if base == "model":
         options["draft_model"] = draft_model
-    if method.endswith("-tree"):
+    if base.endswith("-tree"):
         options["draft_shape"] = "tree"
     clock = _Clock()
     for chunk in (running := stream(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrs.errors import InvalidInputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from specrs.drafters.base import Drafter
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
@@ -76,12 +79,106 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
     return ModelDrafter(loaded, target.vocab_size)
 
 
-def make_policy(drafter: Drafter, draft_tokens: int | None, cost: CostTable | None) -> LengthPolicy:
-    """Return the length policy: ``draft_tokens`` nodes each round, or as many as pay when it is None."""
-    if draft_tokens is not None or cost is None:
-        from specrs.policies.fixed import FixedLength
+def make_policy(
+    target: TargetModel,
+    drafter: Drafter,
+    name: str | None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    draft_tokens: int | None = None,
+    sampled: bool = False,
+    seeded: bool = False,
+    cost_table: CostTable | str | Path | None = None,
+) -> LengthPolicy:
+    """Return the length policy for a drafter on a target.
 
-        return FixedLength(LONGEST.get(drafter.name, 8) if draft_tokens is None else draft_tokens)
-    from specrs.policies.goodput import Goodput
+    Parameters
+    ----------
+    target : TargetModel
+        Its cost table is looked up, or measured, if the policy reads one.
+    drafter : Drafter
+    name : str, optional
+        Of ``specrs.policies.registry.POLICIES``. Default: ``fixed`` with ``draft_tokens``, else ``libra``.
+    options : mapping, optional
+        The policy's.
+    draft_tokens : int, optional
+        Draft this many tokens each round.
+    sampled, seeded : bool
+        Some request has a temperature above 0, or a seed too. Which token a seed draws depends on the draft's length
+        where drafts are drawn, so a seeded text takes a length that follows neither the clock nor its neighbours.
+    cost_table : CostTable, str or Path, optional
+        Instead of the target's own.
 
-    return Goodput(cost, max_nodes=LONGEST.get(drafter.name, 16), drawn=drafter.tokens_are_drawn)
+    Raises
+    ------
+    InvalidInputError, UnknownNameError
+        Names, options or pairs that do not fit.
+    """
+    from specrs.policies import registry
+
+    if draft_tokens is not None:
+        if name not in (None, "fixed") or "tokens" in (options or {}):
+            raise InvalidInputError(
+                f"draft_tokens={draft_tokens} is a fixed length; it does not go with policy={name!r}"
+            )
+        if draft_tokens < 0:
+            raise InvalidInputError(f"draft_tokens must be >= 0, got {draft_tokens}")
+        name, options = "fixed", {"backoff": False, **(options or {}), "tokens": draft_tokens}
+    longest = LONGEST.get(drafter.name, 16)
+    repeatable = drafter.tokens_are_drawn and sampled and seeded
+    if name is None and repeatable:
+        name, options = "hf_confidence", {"adapts": False, "max_tokens": longest, "backoff": False, **(options or {})}
+    asked = name or registry.DEFAULT
+    checked = registry.check(asked, options)
+    clocked = registry.POLICIES[asked].follows_clock and not (asked == "hf_confidence" and not checked["adapts"])
+    if repeatable and (clocked or checked["backoff"]):
+        if clocked:
+            raise InvalidInputError(
+                f"policy {asked!r} follows measured times or other requests, and a seeded sample of a drafter that "
+                "draws must repeat; expected policy 'fixed', 'svip' or 'dloop', or no seed"
+            )
+        checked["backoff"] = False
+    cost = None
+    if drafter.name == "none":  # nothing to decide, and nothing to measure for it
+        asked, checked = "fixed", registry.check("fixed", {"tokens": 0})
+    elif registry.needs_cost(asked, checked):
+        cost = _cost_of(target, cost_table)
+        if cost is None and registry.POLICIES[asked].needs_cost:
+            asked, checked = "fixed", registry.check("fixed", {"tokens": longest})
+    learned = None
+    if cost is not None and registry.POLICIES[asked].follows_clock:
+        learned = _learned(target, drafter, checked, cost)
+    return registry.make(
+        asked, checked, drafter, longest=longest, cost=None if cost is None else cost.core, learned=learned,
+        sampled=sampled,
+    )  # fmt: skip
+
+
+def _cost_of(target: TargetModel, given: CostTable | str | Path | None) -> CostTable | None:
+    from specrs.policies.cost import CostTable, fingerprint, target_cost
+    from specrs.policies.registry import mismatch_message
+
+    if given is None:
+        return target_cost(target)
+    table = given if isinstance(given, CostTable) else CostTable.load(given)
+    differs = table.differs_from(fingerprint(target))
+    if differs:
+        mismatch_message(differs)
+        return None
+    target.plain_step_seconds = table.seconds(1)  # type: ignore[attr-defined]
+    return table
+
+
+def _learned(target: TargetModel, drafter: Drafter, options: Mapping[str, Any], cost: CostTable) -> Any:
+    """Return what is known of the drafter on the target; kept with the target, so that a later call begins with it."""
+    from specrs import _core
+
+    kept = target.__dict__.setdefault("_learned", {})
+    # Two draft models are two drafters, and so are two shapes of a cache.
+    key = (getattr(drafter, "learned_key", drafter.name), options["calibration"], str(options["temperatures"]))
+    if key not in kept:
+        kept[key] = _core.Learned(options["calibration"], options["temperatures"])
+        seconds = cost.step_seconds.get(drafter.name)
+        if seconds is not None:
+            kept[key].set_step_seconds(seconds)
+    return kept[key]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from specrs.cli.arguments import one_of
 from specrs.errors import InvalidInputError
 from specrs.methods import DRAFTERS
 from specrs.models.loading import BACKENDS
+from specrs.policies.registry import DEFAULT, POLICIES
 
 if TYPE_CHECKING:
     import argparse
@@ -36,6 +38,14 @@ def add_method(parser: Parser) -> None:
     """Add what names the method."""
     parser.add_argument("--drafter", default="cache", type=one_of("drafter", DRAFTERS), help=", ".join(DRAFTERS))
     add_draft_length(parser)
+    parser.add_argument(
+        "--policy", type=one_of("policy", POLICIES), metavar="NAME",
+        help=f"how much to draft and score: {', '.join(POLICIES)}; default: {DEFAULT}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy-option", action="append", default=[], metavar="NAME=VALUE", help="option of the policy; repeatable"
+    )
+    parser.add_argument("--cost-table", metavar="FILE", help="measured costs that `specrs profile --out` wrote")
     parser.add_argument("--draft-shape", default="chain", type=one_of("shape", ("chain", "tree")), help="chain or tree")
 
 
@@ -112,4 +122,26 @@ def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
         "draft_model": draft_model,
         "draft_tokens": arguments.draft_tokens,
         "draft_shape": arguments.draft_shape,
+        "policy": arguments.policy,
+        "policy_options": policy_options(arguments.policy_option),
+        "cost_table": arguments.cost_table,
     }
+
+
+def policy_options(words: list[str]) -> dict[str, Any]:
+    """Return what ``--policy-option NAME=VALUE`` says: numbers, true and false as such, commas make lists."""
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidInputError(f"--policy-option must be NAME=VALUE, got {word!r}")
+        parts = [_value(part) for part in value.split(",")]
+        options[name.replace("-", "_")] = parts[0] if len(parts) == 1 else parts
+    return options
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word.lower())
+    except ValueError:
+        return word

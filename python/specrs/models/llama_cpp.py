@@ -212,6 +212,10 @@ class LlamaCppTarget:
             self.plain_step_seconds = self._cost.seconds(1)
         return self._cost
 
+    def cost_fingerprint(self) -> dict[str, Any]:
+        """Return what the cost table depends on; see ``policies.cost.fingerprint``."""
+        return {"model": self.name, "vocab_size": self.vocab_size, **self.environment()}
+
     def environment(self) -> dict[str, Any]:
         """Return what a measurement depends on."""
         return {"backend": f"llama-cpp-python {self.version}", "threads": self.threads, "dtype": self.dtype}

@@ -37,3 +37,10 @@ def as_rows(logits: Any) -> tuple[npt.NDArray[Any], str]:
     if logits.dtype.name not in kinds:
         raise InvalidInputError(f"logits must be float32, float16 or bfloat16, got {logits.dtype.name}")
     return logits, kinds[logits.dtype.name]
+
+
+def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """Return what :func:`as_rows` gives as float32, shape (R, V)."""
+    if dtype == "bf16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)
