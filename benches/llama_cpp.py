@@ -191,7 +191,7 @@ def main() -> None:
     if any(m in OWN for m in methods):
         own = Own(target.path, arguments.threads, arguments.context)
     table = target.cost_table.to_dict()
-    print("rows ms ", *(f"{r:.0f}:{1e3 * s:.0f}" for r, s in zip(table["rows"], table["seconds"], strict=True)))
+    print("rows ms ", *(f"{r:.0f}:{1e3 * s:.0f}" for r, s in enumerate(table["cells"][0]["seconds"], start=1)))
     sets = [read_prompts(Path(arguments.prompts), [name], None) for name in arguments.sets.split(",")]
     wanted = [p[arguments.skip : arguments.skip + arguments.limit] for p in sets]
     runs: list[Run] = []
