@@ -173,6 +173,8 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="leave out this many first prompts of each set")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-repack", action="store_true", help="our target only: weights as the file has them")
+    parser.add_argument("--flash-attention", action="store_true", help="our target only")
     parser.add_argument("--context", type=int, default=3072, help="of llama-cpp-python's own loop")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no prompt after so long")
     parser.add_argument("--json", metavar="PATH")
@@ -183,7 +185,13 @@ def main() -> None:
     if unknown := [m for m in methods if m not in OWN + OURS]:
         parser.error(f"unknown methods {unknown}; known: {', '.join(OWN + OURS)}")
     began = time.perf_counter()
-    target = specrs.load(arguments.model, backend="llama.cpp", threads=arguments.threads)
+    target = specrs.load(
+        arguments.model,
+        backend="llama.cpp",
+        threads=arguments.threads,
+        repack=not arguments.no_repack,
+        flash_attention=arguments.flash_attention,
+    )
     drafting = None
     if arguments.draft_model:
         drafting = specrs.load(arguments.draft_model, backend="llama.cpp", threads=arguments.threads)
