@@ -2,8 +2,9 @@
 
 Protocol. One GGUF file, one number of threads, greedy. Every prompt goes through every method in turn; the order is
 turned around from prompt to prompt. A method's speed is its tokens after the first step over the time after the first
-step, so reading the prompt counts for nobody; each of the two loops reads it once and keeps its cells. ``over_plain`` is the ratio to llama-cpp-python's own plain decoding on
-the same prompt, ``over_loop`` to plain decoding in our loop; per set the geometric mean over prompts.
+step, so reading the prompt counts for nobody; each of the two loops reads it once and keeps its cells. ``over_plain``
+is the ratio to llama-cpp-python's own plain decoding on the same prompt, ``over_loop`` to plain decoding in our loop;
+per set the geometric mean over prompts.
 
 The methods are
 
