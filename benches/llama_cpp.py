@@ -34,9 +34,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# This file has the name of the library that it measures; a script's own folder comes first on the path.
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
-
 import specrs
 from specrs import _core
 from specrs.bench import Prompt, environment, read_prompts
@@ -197,6 +194,8 @@ def main() -> None:
     methods = list(dict.fromkeys(["none", *arguments.methods.split(",")]))
     if unknown := [m for m in methods if m not in OWN + OURS]:
         parser.error(f"unknown methods {unknown}; known: {', '.join(OWN + OURS)}")
+    # This file has the name of the library that it measures, and a script's own folder comes first on the path.
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
     began, wall = time.perf_counter(), time.perf_counter
     if arguments.busy:
         arguments.threads, time.perf_counter = 1, time.process_time
