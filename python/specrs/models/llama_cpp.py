@@ -89,8 +89,6 @@ class LlamaCppTarget:
     prefill_chunk = BATCH_ROWS
     #: Which ``backend`` of ``specrs.load`` made this target; a draft model is loaded by the same one.
     backend = "llama.cpp"
-    #: Draft tokens beyond which a forward never paid on a CPU; see ``docs/embedding/llama_cpp.md``.
-    longest_draft = 63
 
     def __init__(
         self,
