@@ -116,6 +116,8 @@ def explain(model: TargetModel, prompt: TokenArray, plain: list[int], method: li
 
     values = [(logit(row, a), logit(row, b)) for row in rows]
     largest = max(abs(v) for pair in values for v in pair if v == v) if a is not None or b is not None else 0.0
-    bound = NEAR_TIE_ULPS * EPSILON.get(str(rows[0].dtype), 2.0**-23) * max(largest, 1.0)
+    # A backend may compute more coarsely than the dtype of its logits tells, and says so.
+    epsilon = getattr(model, "rounding", None) or EPSILON.get(str(rows[0].dtype), 2.0**-23)
+    bound = NEAR_TIE_ULPS * epsilon * max(largest, 1.0)
     gaps = [abs(x - y) for x, y in values]
     return Difference(at, a, b, values[0], values[1], bound, any(gap <= bound for gap in gaps))
