@@ -11,13 +11,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def engine(model, *, speculative=None, rows=8, max_length=4096, options=None):
+def engine(model, *, speculative=None, rows=8, max_length=4096, dtype="bfloat16", options=None):
     """Load ``model`` into vLLM: eager, prefix caching on, so that a prompt that was read once costs nothing again."""
     from vllm import LLM
 
     return LLM(
         str(model),
-        dtype="bfloat16",
+        dtype=dtype,
         enforce_eager=True,
         max_model_len=max_length,
         max_num_seqs=rows,
