@@ -212,7 +212,7 @@ def main():
         out = Path(arguments.json or "vllm-bench.json").with_suffix(f".{kind}.jsonl")
         command = [sys.executable, __file__, *sys.argv[1:], "--child", kind, "--out", str(out)]
         if arguments.budget:  # the plain process measures one drafter, the other all
-            command += ["--until", str(start + arguments.budget * (0.36 if kind == "plain" else 1))]
+            command += ["--until", str(start + arguments.budget * (0.42 if kind == "plain" else 1))]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
