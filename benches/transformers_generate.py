@@ -62,7 +62,7 @@ class Clock(BaseStreamer):
 
 
 def run(target, draft_model, ids, method, tokens):
-    """Return (new ids, figures) of one call of ``generate``."""
+    """Return the new ids and the figures of one call of ``generate``."""
     inputs = torch.from_numpy(ids.astype("int64"))[None]
     clock = Clock()
     out = target.model.generate(
@@ -78,7 +78,8 @@ def run(target, draft_model, ids, method, tokens):
     )
     new = out[0, len(ids) :].tolist()
     later = len(new) - clock.first_tokens
-    return new, {
+    return {
+        "ids": new,
         "new_tokens": len(new),
         "seconds": clock.total,
         "first_seconds": clock.first,
@@ -88,12 +89,14 @@ def run(target, draft_model, ids, method, tokens):
 
 
 def chosen_prompts(target, limits):
+    """Return (prompt, ids): the shortest prompt of every set, then the second of every set, and so on."""
     chosen = []
-    for name, count in limits.items():
+    for place, (name, count) in enumerate(limits.items()):
         prompts = read_prompts(HERE / "prompts", [name], None)
         encoded = [(encode_prompts(target, p.messages)[0], p) for p in prompts]
-        chosen += [(p, ids) for ids, p in sorted(encoded, key=lambda pair: len(pair[0]))[:count]]
-    return chosen
+        shortest = sorted(encoded, key=lambda pair: len(pair[0]))[:count]
+        chosen += [(turn, place, p, ids) for turn, (ids, p) in enumerate(shortest)]
+    return [(p, ids) for _, _, p, ids in sorted(chosen, key=lambda entry: entry[:2])]
 
 
 def summarise(rows):
@@ -102,7 +105,7 @@ def summarise(rows):
     for name in dict.fromkeys(row["set"] for row in rows):
         mine = [row for row in rows if row["set"] == name]
         summary[name] = {}
-        for method in METHODS:
+        for method in mine[0]["runs"]:
             pairs = [(row["runs"][OURS], row["runs"][method]) for row in mine]
             summary[name][method] = {
                 key: statistics.geometric_mean(ours[key] / theirs[key] for ours, theirs in pairs)
@@ -120,49 +123,57 @@ def main():
     parser.add_argument("--draft-model", default="qwen2.5-coder-0.5b")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--sets", nargs="*", default=list(PROMPTS), choices=list(PROMPTS))
+    parser.add_argument("--methods", nargs="*", default=["plain", "prompt lookup", "assisted", OURS], choices=METHODS)
     parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--explain", action="store_true", help="explain the differences in an existing output; no timing"
+    )
     options = parser.parse_args()
     if _core.BUILD_PROFILE != "release":
         raise SystemExit(f"a bench needs a release build, this is {_core.BUILD_PROFILE!r}: ./dev build")
-    target = specrs.load(options.model)
-    target.model.generation_config.do_sample = False
+    loaded = specrs.load(options.model)
+    # By the model object, as `generate` meets it: its costs are then measured once.
+    target = specrs.load(loaded.model, tokenizer=loaded.tokenizer)
+    if options.explain:
+        explain_differences(options, target, json.loads(options.output.read_text())["rows"])
+        return
     draft_model = specrs.load(options.draft_model).model
     warm = encode_prompts(target, "for i in range(10):\n    print(i)\nfor i in")[0]
     # One object for all calls: what is measured is kept with the model.
-    for method in METHODS:
+    for method in options.methods:
         run(target, draft_model, warm, method, 6)
-    rows, texts = [], []
+    rows = []
     prompts = chosen_prompts(target, {name: PROMPTS[name] for name in options.sets})
     for turn, (prompt, ids) in enumerate(prompts):
-        order = list(METHODS) if turn % 2 == 0 else list(reversed(METHODS))
-        made = {}
-        for method in order:
-            made[method] = run(target, draft_model, ids, method, options.tokens)
-            print(prompt.id, len(ids), method, {k: round(v, 2) for k, v in made[method][1].items() if v}, flush=True)
-        rows.append(
-            {
-                "prompt": prompt.id,
-                "set": prompt.set,
-                "prompt_tokens": len(ids),
-                "runs": {method: made[method][1] for method in METHODS},
-            }
-        )
-        texts.append((ids, {method: new for method, (new, _) in made.items()}))
+        runs = {}
+        for method in options.methods if turn % 2 == 0 else reversed(options.methods):
+            runs[method] = run(target, draft_model, ids, method, options.tokens)
+            shown = {k: round(v, 2) for k, v in runs[method].items() if k != "ids" and v}
+            print(prompt.id, len(ids), method, shown, flush=True)
+        rows.append({"prompt": prompt.id, "set": prompt.set, "prompt_tokens": len(ids), "runs": runs})
         save(options, target, rows)
-    for row, (ids, outputs) in zip(rows, texts, strict=True):
-        for method, new in outputs.items():
-            at = first_difference(outputs["plain"], new)
-            row["runs"][method]["identical"] = at is None
+    explain_differences(options, target, rows)
+    print(json.dumps(summarise(rows), indent=1))
+
+
+def explain_differences(options, target, rows):
+    """Say of every text whether it is the plain one, and where not, what both tokens' logits were."""
+    prompts = {p.id: p for p in read_prompts(HERE / "prompts", list(PROMPTS), None)}
+    for row in rows:
+        ids = encode_prompts(target, prompts[row["prompt"]].messages)[0]
+        plain = row["runs"]["plain"]["ids"]
+        for figures in row["runs"].values():
+            at = first_difference(plain, figures["ids"])
+            figures["identical"] = at is None
             if at is not None:
-                difference = explain(target, ids, outputs["plain"], new, at)
-                row["runs"][method]["difference"] = {
+                difference = explain(target, ids, plain, figures["ids"], at)
+                figures["difference"] = {
                     "position": at,
                     "near_tie": difference.near_tie,
                     "one_row": difference.one_row,
                     "many_rows": difference.many_rows,
                 }
         save(options, target, rows)
-    print(json.dumps(summarise(rows), indent=1))
 
 
 def save(options, target, rows):
