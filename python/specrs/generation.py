@@ -223,7 +223,7 @@ def stream(
     stops = StopRules(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
-        eos_token_ids=_eos_ids(target, eos_token_id),
+        eos_token_ids=eos_ids(target, eos_token_id),
         stop_token_ids=_ids(stop_token_ids),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
     )
@@ -449,7 +449,8 @@ def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
     return UnknownNameError(f"unknown option {', '.join(parts)}; known: {', '.join(sorted(known))}")
 
 
-def _eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+def eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+    """Return the ids of ``generate``'s ``eos_token_id``."""
     if isinstance(value, str):
         if value != "model":
             raise InvalidInputError(f"eos_token_id must be ids, None or 'model' (the model's own), got {value!r}")
