@@ -133,7 +133,7 @@ def explain(
     *,
     law: tuple[SamplingParams, StopRules] | None = None,
 ) -> Difference:
-    """Score the two tokens at index ``at`` in forwards of one row and of several; without a law, logits as they come."""
+    """Score the two tokens at index ``at`` in forwards of one row and of several; without a law, logits as given."""
     a = plain[at] if at < len(plain) else None
     b = method[at] if at < len(method) else None
     text = np.concatenate([prompt, np.array(plain[:at], np.uint32)]).astype(np.uint32)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.hf.tiny import PROMPT, tiny
 
 import specrs
 from specrs.compare import _law_of, explain
-from tests.hf.tiny import PROMPT, tiny
 
 
 def explained(**options):
