@@ -86,5 +86,9 @@ class GpuError(SpecrsError):
     """No CUDA driver, no kernel for the device, or a launch that the driver refused; the message names its error."""
 
 
+class RankError(SpecrsError, RuntimeError):
+    """Another rank of a tensor parallel model failed; the message carries its error."""
+
+
 class InternalError(SpecrsError):
     """A bug in specrs."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -212,6 +214,7 @@ def stream(
     from specrs.sampling import SamplingParams, StopRules
 
     target = load(model) if not hasattr(model, "new_state") else model
+    _warn_of_unapplied_settings(target)
     prompts = encode_prompts(target, prompt)
     if n < 1:
         raise InvalidInputError(f"n must be >= 1, got {n}")
@@ -220,11 +223,11 @@ def stream(
     stops = StopRules(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
-        eos_token_ids=_eos_ids(target, eos_token_id),
+        eos_token_ids=eos_ids(target, eos_token_id),
         stop_token_ids=_ids(stop_token_ids),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
     )
-    _check_request(target, prompts, stops, logprobs, logit_bias or {})
+    check_requests(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
     seeds = _per_prompt("seed", seed, len(prompts))
@@ -409,6 +412,18 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     return made[0] if single else made
 
 
+def _warn_of_unapplied_settings(target: TargetModel) -> None:
+    """Name, once per model, the settings of its generation configuration that we leave out."""
+    ignored = getattr(target, "unapplied_settings", None)
+    if ignored:
+        target.unapplied_settings = {}  # type: ignore[attr-defined]
+        warnings.warn(
+            f"the generation configuration of {target.name} sets {ignored}, which specrs does not apply by itself; "
+            "pass the matching logits_processor, or use model.generate(custom_generate=specrs.hf.generate)",
+            stacklevel=4,
+        )
+
+
 def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
     """Return one value per prompt from one for all or one for each."""
     values = list(value) if isinstance(value, (list, tuple)) else [value] * prompts
@@ -434,7 +449,8 @@ def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
     return UnknownNameError(f"unknown option {', '.join(parts)}; known: {', '.join(sorted(known))}")
 
 
-def _eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+def eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+    """Return the ids of ``generate``'s ``eos_token_id``."""
     if isinstance(value, str):
         if value != "model":
             raise InvalidInputError(f"eos_token_id must be ids, None or 'model' (the model's own), got {value!r}")
@@ -442,8 +458,12 @@ def _eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
     return _ids(value)
 
 
-def _check_request(
-    target: TargetModel, prompts: Sequence[TokenArray], stops: Any, logprobs: int | None, bias: Mapping[int, float]
+def check_requests(
+    target: TargetModel,
+    prompts: Sequence[TokenArray],
+    stops: Any,
+    logprobs: int | None = None,
+    bias: Mapping[int, float] = MappingProxyType({}),
 ) -> None:
     """Refuse, before any work, what cannot run."""
     from specrs.errors import ContextLimitError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from specrs.errors import InvalidInputError, UnsupportedModelError
 from specrs.models.attention import ATTENTION_NAME, PackedForward, Segment, packed_tree_attention, set_active
+from specrs.models.parallel import ranks_of
 from specrs.models.sequence_cache import SequenceCache
 from specrs.types import Scores
 
@@ -81,7 +81,9 @@ class TransformersTarget:
         self.vocab_size = _head_width(model)
         self.max_context = _max_context(self._config)
         self.eos_token_ids = _eos_token_ids(model)
-        self.default_repetition_penalty = _repetition_penalty(model)
+        self.default_repetition_penalty = float(getattr(model.generation_config, "repetition_penalty", None) or 1.0)
+        self.unapplied_settings = _unapplied_settings(model)
+        self.ranks = ranks_of(model)
         self._layers = int(self._config.num_hidden_layers)
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -263,21 +265,14 @@ def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(int(i) for i in np.atleast_1d(np.asarray(configured)) if int(i) >= 0)  # -1 stands for none
 
 
-def _repetition_penalty(model: PreTrainedModel) -> float:
-    """Return the repetition penalty of the model's own generation configuration, which plain greedy decoding uses too.
+def _unapplied_settings(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the settings of the model's generation configuration that change the law and that we do not apply.
 
-    Other settings there that would change the law are named in one warning, for they are not applied.
+    The repetition penalty we do apply, for plain greedy decoding uses it too.
     """
     configured = model.generation_config
-    ignored = {
+    return {
         name: value
         for name in _LAW_SETTINGS
         if (value := getattr(configured, name, None)) not in (None, 0, 0.0, 1.0, [], ())
     }
-    if ignored:
-        warnings.warn(
-            f"the generation configuration of {type(model).__name__} sets {ignored}, which specrs does not apply by "
-            "itself; pass the matching logits_processor",
-            stacklevel=4,
-        )
-    return float(getattr(configured, "repetition_penalty", None) or 1.0)
