@@ -12,10 +12,10 @@ use std::arch::x86_64::{
     _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtepu16_epi32,
     _mm256_cvtps_pd, _mm256_extractf128_pd, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
     _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_epi16, _mm256_max_epi32, _mm256_min_epi16, _mm256_min_epi32,
-    _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi16, _mm256_srai_epi32, _mm256_srli_epi16,
-    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps, _mm256_unpackhi_epi16,
-    _mm256_unpacklo_epi16, _mm256_xor_si256,
+    _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_permute2f128_ps, _mm256_permutevar8x32_epi32,
+    _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_si256,
+    _mm256_slli_epi32, _mm256_srai_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_sub_ps, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16, _mm256_xor_si256,
 };
 
 use super::blocks::BLOCK;
@@ -232,17 +232,51 @@ pub(super) fn weight_sums<E: Element, const FLUSHES: bool>(
     }
 }
 
-/// One bit for each logit of a block, set where it is at least `floor`.
-#[target_feature(enable = "avx2,fma")]
-pub(super) fn at_least<E: Element>(block: &[E::Bits; BLOCK], floor: f32) -> [u32; BLOCK / 32] {
-    let floor = _mm256_set1_ps(floor);
-    let mut bits = [0; BLOCK / 32];
-    for (bits, group) in bits.iter_mut().zip(block.as_chunks::<32>().0) {
-        for (index, eight) in group.as_chunks::<8>().0.iter().enumerate() {
-            // SAFETY: this function has both features.
-            let reaches = _mm256_cmp_ps::<_CMP_GE_OQ>(unsafe { E::load(eight) }, floor);
-            *bits |= (_mm256_movemask_ps(reaches) as u32) << (8 * index);
+/// For each set of lanes, their indices first.
+static LANES_OF: [[u32; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut set = 0;
+    while set < 256 {
+        let (mut lane, mut count) = (0, 0);
+        while lane < 8 {
+            if set >> lane & 1 == 1 {
+                table[set][count] = lane;
+                count += 1;
+            }
+            lane += 1;
         }
+        set += 1;
     }
-    bits
+    table
+};
+
+/// Writes id and value of each logit of a block that is at least `floor` to the front of the arrays; returns their number.
+/// No branch depends on a logit: each would be mispredicted. Ids count from `start`.
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn compress<E: Element>(
+    block: &[E::Bits; BLOCK],
+    floor: f32,
+    start: u32,
+    ids: &mut [u32; BLOCK],
+    logits: &mut [f32; BLOCK],
+) -> usize {
+    let floor = _mm256_set1_ps(floor);
+    let step = _mm256_set1_epi32(8);
+    let mut id = _mm256_add_epi32(_mm256_set1_epi32(start as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    let mut count = 0;
+    for eight in block.as_chunks::<8>().0 {
+        // SAFETY: this function has both features. Before the n-th eight at most 8 n entries are written, so that each
+        // store is inside its array.
+        unsafe {
+            let values = E::load(eight);
+            let set = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(values, floor));
+            let order = _mm256_loadu_si256(LANES_OF[set as usize].as_ptr().cast::<__m256i>());
+            _mm256_storeu_ps(logits.as_mut_ptr().add(count), _mm256_permutevar8x32_ps(values, order));
+            let place = ids.as_mut_ptr().add(count).cast::<__m256i>();
+            _mm256_storeu_si256(place, _mm256_permutevar8x32_epi32(id, order));
+            count += set.count_ones() as usize;
+        }
+        id = _mm256_add_epi32(id, step);
+    }
+    count
 }

@@ -25,6 +25,9 @@ impl Cut {
     }
 }
 
+/// Steps of weight that the search for a nucleus tells apart.
+const BUCKETS: usize = 128;
+
 /// A list of kept tokens.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
@@ -33,6 +36,10 @@ pub(super) struct Kept {
     weights: Vec<f32>,
     /// Entries in use.
     len: usize,
+    /// No entry's logit is below this.
+    floor: f32,
+    /// About how light each entry is, on a scale of [`BUCKETS`].
+    buckets: Vec<u8>,
     /// The candidates for the last place of a nucleus.
     boundary: Vec<(f32, u32)>,
 }
@@ -57,29 +64,22 @@ impl Kept {
             if max < floor {
                 continue;
             }
-            let start = index * BLOCK;
             if self.ids.len() < count + BLOCK {
                 self.ids.resize(2 * (count + BLOCK), 0);
                 self.logits.resize(2 * (count + BLOCK), 0.0);
             }
-            let (ids, logits) = (&mut self.ids[count..count + BLOCK], &mut self.logits[count..count + BLOCK]);
-            let mut taken = 0;
-            for (word, mut bits) in simd::at_least::<E>(block, floor).into_iter().enumerate() {
-                while bits != 0 {
-                    let at = word * 32 + bits.trailing_zeros() as usize;
-                    ids[taken] = (start + at) as u32;
-                    logits[taken] = E::value(block[at]);
-                    taken += 1;
-                    bits &= bits - 1;
-                }
+            let start = (index * BLOCK) as u32;
+            let (ids, logits) = (&mut self.ids[count..], &mut self.logits[count..]);
+            if let (Some(ids), Some(logits)) = (ids.first_chunk_mut(), logits.first_chunk_mut()) {
+                count += simd::compress::<E>(block, floor, start, ids, logits);
             }
-            count += taken;
         }
         // A floor of −∞ lets the padding of the last block in.
         while count > 0 && self.ids[count - 1] as usize >= row.len() {
             count -= 1;
         }
         self.len = count;
+        self.floor = floor;
     }
 
     /// Weighs every entry. `sums` receives the total of each [`BLOCK`] of them; returns the total of all.
@@ -161,7 +161,6 @@ impl Kept {
     /// Fills `boundary` with the entries of about the size at which the running weight reaches `goal`, and tells what
     /// lies above them.
     fn find_boundary(&mut self, scale: Scale, goal: f64) -> f64 {
-        const BUCKETS: usize = 128;
         let (ids, logits) = (&self.ids[..self.len], &self.logits[..self.len]);
         let weights = &self.weights[..self.len];
         self.boundary.clear();
@@ -169,25 +168,30 @@ impl Kept {
             self.boundary.extend(logits.iter().copied().zip(ids.iter().copied()));
             return 0.0;
         }
-        let lowest = logits.iter().copied().fold(scale.max, f32::min);
-        let per_bucket = BUCKETS as f32 / (scale.max - lowest).max(f32::MIN_POSITIVE);
-        let bucket = |logit: f32| (((scale.max - logit) * per_bucket) as usize).min(BUCKETS - 1);
+        let range = (scale.max - self.floor.max(scale.lightest())).max(f32::MIN_POSITIVE);
+        let per_bucket = BUCKETS as f32 / range;
+        self.buckets.clear();
+        self.buckets.extend(logits.iter().map(|&logit| {
+            let bucket = ((scale.max - logit) * per_bucket).clamp(0.0, (BUCKETS - 1) as f32);
+            bucket as u8
+        }));
         // Neighbours go to different tables: two additions to one place would wait for each other.
         let mut masses = [[0f64; BUCKETS]; 2];
-        for (at, (&logit, &weight)) in logits.iter().zip(weights).enumerate() {
-            masses[at % 2][bucket(logit)] += f64::from(weight);
+        for (at, (&bucket, &weight)) in self.buckets.iter().zip(weights).enumerate() {
+            masses[at % 2][usize::from(bucket) % BUCKETS] += f64::from(weight);
         }
         let (mut above, mut boundary) = (0.0, 0);
         while boundary + 1 < BUCKETS && above + (masses[0][boundary] + masses[1][boundary]) < goal {
             above += masses[0][boundary] + masses[1][boundary];
             boundary += 1;
         }
-        let here = |&(&logit, _): &(&f32, &u32)| bucket(logit) == boundary;
-        self.boundary.extend(logits.iter().zip(ids).filter(here).map(|(&logit, &id)| (logit, id)));
+        let entries = logits.iter().copied().zip(ids.iter().copied());
+        let here = self.buckets.iter().zip(entries.clone()).filter(|(bucket, _)| usize::from(**bucket) == boundary);
+        self.boundary.extend(here.map(|(_, entry)| entry));
         if self.boundary.is_empty() {
             // Rounding at the very end: everything is needed, the lightest entry is the last.
             above = 0.0;
-            self.boundary.extend(logits.iter().copied().zip(ids.iter().copied()));
+            self.boundary.extend(entries);
         }
         above
     }

@@ -47,6 +47,11 @@ impl Scale {
         (logit - self.max) * self.rate >= 1.0 - FLUSH
     }
 
+    /// A logit below which every weight is 0.
+    pub(super) fn lightest(self) -> f32 {
+        self.max - (FLUSH + 1.0) / self.rate
+    }
+
     /// The logit below which every weight is less than `weight`, give or take rounding, which is on the safe side.
     pub(super) fn logit_of(self, weight: f64) -> f32 {
         let below = (weight.log2() - 0.001) / f64::from(self.rate);

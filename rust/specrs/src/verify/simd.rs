@@ -93,26 +93,38 @@ fn portable_weights<E: Element>(block: &[E::Bits; BLOCK], scale: Scale) -> [f32;
     weights
 }
 
-/// One bit for each logit of a block, set where it is at least `floor`; NaN is not.
+/// Writes id and value of each logit of a block that is at least `floor` to the front of the arrays; returns their number.
+/// What lies behind them is overwritten. Ids count from `start`.
 #[inline]
-pub(super) fn at_least<E: Element>(block: &[E::Bits; BLOCK], floor: f32) -> [u32; BLOCK / 32] {
+pub(super) fn compress<E: Element>(
+    block: &[E::Bits; BLOCK],
+    floor: f32,
+    start: u32,
+    ids: &mut [u32; BLOCK],
+    logits: &mut [f32; BLOCK],
+) -> usize {
     #[cfg(target_arch = "x86_64")]
     if is_wide() {
         // SAFETY: both features were detected on the line above.
-        return unsafe { super::avx2::at_least::<E>(block, floor) };
+        return unsafe { super::avx2::compress::<E>(block, floor, start, ids, logits) };
     }
-    portable_at_least::<E>(block, floor)
+    portable_compress::<E>(block, floor, start, ids, logits)
 }
 
 #[inline(always)]
-fn portable_at_least<E: Element>(block: &[E::Bits; BLOCK], floor: f32) -> [u32; BLOCK / 32] {
-    let mut words = [0; BLOCK / 32];
-    for (word, group) in words.iter_mut().zip(block.as_chunks::<32>().0) {
-        for (at, &bits) in group.iter().enumerate() {
-            *word |= u32::from(E::value(bits) >= floor) << at;
-        }
+fn portable_compress<E: Element>(
+    block: &[E::Bits; BLOCK],
+    floor: f32,
+    start: u32,
+    ids: &mut [u32; BLOCK],
+    logits: &mut [f32; BLOCK],
+) -> usize {
+    let mut count = 0;
+    for (id, &bits) in (start..).zip(block) {
+        (ids[count], logits[count]) = (id, E::value(bits));
+        count += usize::from(E::value(bits) >= floor);
     }
-    words
+    count
 }
 
 /// Adds up a block: per lane in float32, where a lane has what 16-bit formats unpack to it, then the lanes in float64.
@@ -155,7 +167,11 @@ mod tests {
                 assert_eq!(weights::<E>(block, scale).map(f32::to_bits), portable.map(f32::to_bits));
                 assert_eq!(total.to_bits(), sum(&portable).to_bits());
                 for floor in [f32::NEG_INFINITY, -1.0, 0.0, scale.max] {
-                    assert_eq!(at_least::<E>(block, floor), portable_at_least::<E>(block, floor));
+                    let (mut ids, mut logits) = ([[0; BLOCK]; 2], [[0.0; BLOCK]; 2]);
+                    let count = compress::<E>(block, floor, 7, &mut ids[0], &mut logits[0]);
+                    assert_eq!(count, portable_compress::<E>(block, floor, 7, &mut ids[1], &mut logits[1]));
+                    assert_eq!(ids[0][..count], ids[1][..count]);
+                    assert_eq!(logits[0][..count], logits[1][..count]);
                 }
             }
         }

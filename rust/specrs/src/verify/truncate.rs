@@ -3,6 +3,7 @@
 //! Nothing is sorted. A floor below which no kept token can lie is known beforehand; what reaches it is listed, and only
 //! the few entries about the cut are put in order.
 
+use super::blocks::BLOCK;
 use super::element::Element;
 use super::kept::Cut;
 use super::law::RowLaw;
@@ -83,27 +84,25 @@ impl<E: Element> RowLaw<'_, E> {
     /// thousand of them tell it well.
     fn nucleus_floor(&self, light: f32, tail: f64) -> f32 {
         const STEPS: usize = 64;
-        let blocks = self.row.as_chunks().0;
+        let blocks = self.row.as_chunks::<BLOCK>().0;
         let reaching = self.scratch.maxima.iter().filter(|&&max| max >= light).count();
         if blocks.len() < 8 * SAMPLED || 2 * reaching < blocks.len() {
             return light;
         }
         let per_step = STEPS as f32 / (self.scale.max - light).max(f32::MIN_POSITIVE);
         let mut masses = [0f64; STEPS];
+        let (mut ids, mut logits) = ([0; BLOCK], [0.0; BLOCK]);
         let mut below = 0.0;
         let sampled = blocks.iter().step_by(SAMPLED);
         let share = sampled.len() as f64 / blocks.len() as f64;
         for block in sampled {
             let weights = simd::weights::<E>(block, self.scale);
             below += simd::sum(&weights);
-            for (word, mut bits) in simd::at_least::<E>(block, light).into_iter().enumerate() {
-                while bits != 0 {
-                    let at = word * 32 + bits.trailing_zeros() as usize;
-                    let step = ((E::value(block[at]) - light) * per_step) as usize;
-                    masses[step.min(STEPS - 1)] += f64::from(weights[at]);
-                    below -= f64::from(weights[at]);
-                    bits &= bits - 1;
-                }
+            let count = simd::compress::<E>(block, light, 0, &mut ids, &mut logits);
+            for (&at, &logit) in ids[..count].iter().zip(&logits[..count]) {
+                let weight = f64::from(weights[at as usize]);
+                masses[(((logit - light) * per_step) as usize).min(STEPS - 1)] += weight;
+                below -= weight;
             }
         }
         // Two thirds of what may be dropped, so that chance seldom puts the floor inside the nucleus.
