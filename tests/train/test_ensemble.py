@@ -35,8 +35,8 @@ def test_losses_are_the_formulas():
             p, q, distance = (float(x[t]) for x in (one.target_probs, one.draft_probs, one.distances))
             total_reward += advantage * math.log(w * p + (1 - w) * q)
             total_acceptance += 1 - w * distance
-    assert float(reward_loss) == pytest.approx(-total_reward / 2, rel=1e-5)
-    assert float(acceptance_loss) == pytest.approx(-total_acceptance / 2, rel=1e-5)
+    assert reward_loss.item() == pytest.approx(-total_reward / 2, rel=1e-5)
+    assert acceptance_loss.item() == pytest.approx(-total_acceptance / 2, rel=1e-5)
 
 
 def test_acceptance_term_pulls_acceptance_up():
@@ -72,7 +72,7 @@ def test_learns_where_the_target_is_needed():
     target = np.array([[0, 0, 0], [1, 0, 0]], np.float32)
     needed, harmless = head.weights(draft, target)
     assert needed > 0.8
-    assert harmless < 0.5 < needed - 0.3 + 0.2
+    assert harmless < 0.5
 
 
 def test_files_come_back_and_other_pairs_are_refused(tmp_path):
@@ -114,7 +114,7 @@ def test_arithmetic_is_checked_exactly():
     task = arithmetic(5, seed=3)
     assert task.prompts == arithmetic(5, seed=3).prompts
     line = task.prompts[0].split("\n")[2]
-    value = eval(line.removeprefix("Q: What is ").removesuffix("?"))  # noqa: S307 (our own prompt)
+    value = eval(line.removeprefix("Q: What is ").removesuffix("?"))
     assert task.reward(0, f" so the answer is {value}.\nQ: 1") == 1.0
     assert task.reward(0, f" {value + 1}\nQ: {value}") == 0.0
     assert task.reward(0, " none") == 0.0
