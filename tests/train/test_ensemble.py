@@ -50,7 +50,11 @@ def test_acceptance_term_pulls_acceptance_up():
     assert last.acceptance > first.acceptance
 
 
-def two_contexts(trainer, index):
+def two_contexts(trainer, indices):
+    return [two_context_text(trainer, index) for index in indices]
+
+
+def two_context_text(trainer, index):
     """One token per text. In context 0 the target is right and the draft wrong; in context 1 both are right."""
     context = index % 2
     generator = torch.Generator().manual_seed(index)
@@ -58,7 +62,7 @@ def two_contexts(trainer, index):
     # Token 1 is the right one. The two laws are equally far apart in both contexts.
     p = torch.tensor([0.05, 0.95, 0.0] if context == 0 else [0.0, 0.9, 0.1])
     q = torch.tensor([0.95, 0.05, 0.0] if context == 0 else [0.9, 0.1, 0.0])
-    w = trainer.weight_of(hidden)
+    w = float(trainer.weights_of(hidden[None])[0])
     token = int(torch.multinomial(w * p + (1 - w) * q, 1, generator=generator))
     right = token == 1 if context == 0 else True
     distance = (p - q).abs().sum()[None] / 2
@@ -118,3 +122,27 @@ def test_arithmetic_is_checked_exactly():
     assert task.reward(0, f" so the answer is {value}.\nQ: 1") == 1.0
     assert task.reward(0, f" {value + 1}\nQ: {value}") == 0.0
     assert task.reward(0, " none") == 0.0
+
+
+def test_texts_are_drawn_from_the_mixture_and_alone():
+    from tests.engine.conftest import tiny_target
+
+    from specrs.train import roll_out
+
+    target, draft = tiny_target("llama"), tiny_target("llama", seed=7)
+    prompts = [[7, 3, 9], [5], [1, 2, 3, 4]]
+    half = lambda hidden: torch.full((len(hidden),), 0.5)  # noqa: E731
+    texts = roll_out(target, draft, prompts, half, seeds=[1, 2, 3], max_new_tokens=5)
+    for prompt, seed, made in zip(prompts, [1, 2, 3], texts, strict=True):
+        alone = roll_out(target, draft, [prompt], half, seeds=[seed], max_new_tokens=5)[0]
+        assert alone.tokens == made.tokens
+        # Teacher-forced by transformers: the laws behind each context.
+        ids = torch.tensor([prompt + made.tokens[:-1]])
+        with torch.no_grad():
+            p, q = (m.model(ids).logits[0, len(prompt) - 1 :].float().softmax(-1) for m in (target, draft))
+        rows = torch.arange(5)
+        assert torch.allclose(made.target_probs, p[rows, made.tokens], atol=1e-5)
+        assert torch.allclose(made.draft_probs, q[rows, made.tokens], atol=1e-5)
+        assert torch.allclose(made.distances, (p - q).abs().sum(-1) / 2, atol=1e-5)
+    with pytest.raises(InvalidInputError, match="temperature"):
+        roll_out(target, draft, prompts, half, seeds=[1, 2, 3], temperature=0.0)

@@ -130,10 +130,10 @@ class HeadTrainer:
         """Return the target's weight of each row of ``hidden``, shape (T, H_draft + H_target)."""
         return torch.sigmoid(hidden @ self.parameters[0] + self.parameters[1]).clamp(SMALLEST_WEIGHT, 1)
 
-    def weight_of(self, hidden: torch.Tensor) -> float:
-        """Return the target's weight at one position."""
+    def weights_of(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the target's weights for drawing: as :meth:`weights`, without a gradient."""
         with torch.no_grad():
-            return float(self.weights(hidden.clone()[None])[0])
+            return self.weights(hidden)
 
     def losses(self, texts: Sequence[Rollout], advantages: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``L_reward`` and ``L_acceptance``, differentiable in the head alone."""
@@ -175,7 +175,7 @@ class HeadTrainer:
 
 
 def train_ensemble(
-    sample: Callable[[HeadTrainer, int], tuple[Rollout, float]],
+    sample: Callable[[HeadTrainer, Sequence[int]], list[tuple[Rollout, float]]],
     pair: Pair,
     *,
     task: str = "",
@@ -187,8 +187,8 @@ def train_ensemble(
     Parameters
     ----------
     sample : callable
-        ``sample(trainer, index)`` draws text number ``index`` from the mixture with ``trainer.weight_of`` and returns
-        it with its reward. Any task is one such function.
+        ``sample(trainer, indices)`` draws the texts of those numbers from the mixture with ``trainer.weights_of`` and
+        returns each with its reward. Any task is one such function.
     pair : Pair
         The models that the texts come from.
     task : str
@@ -204,7 +204,7 @@ def train_ensemble(
     settings = EnsembleTraining() if settings is None else settings
     trainer = HeadTrainer(pair.draft_size + pair.target_size, settings)
     for step in range(settings.steps):
-        drawn = [sample(trainer, step * settings.batch + index) for index in range(settings.batch)]
+        drawn = sample(trainer, range(step * settings.batch, (step + 1) * settings.batch))
         update = trainer.update([text for text, _ in drawn], [reward for _, reward in drawn])
         if seen is not None:
             seen(step, update)

@@ -43,9 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     require_same_vocabulary(target.tokenizer, draft.tokenizer)
     task = MAKERS[arguments.task](settings.steps * settings.batch, arguments.seed)
     sample = text_sampler(
-        target.model,
-        draft.model,
-        target.tokenizer,
+        target,
+        draft,
         task,
         temperature=arguments.temperature,
         max_new_tokens=arguments.max_new_tokens,
