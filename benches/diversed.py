@@ -1,9 +1,9 @@
 """Relaxed verification by ensembles: acceptance and speed against task score (DIVERSED, arXiv 2604.07622).
 
 Protocol: a head is trained by ``specrs.train`` on one seed of the task, then every verification answers the same
-held-out prompts at temperature 1 with the same seeds: lossless, static weights 0.9 to 0.1 of the target, and the head. The
-score is the share of answers that are exactly right; speed is tokens per second relative to lossless in the same run;
-the bias is the mean over texts of the total-variation bound. The plot needs matplotlib.
+held-out prompts at temperature 1 with the same seeds: lossless, static weights 0.9 to 0.1 of the target, and the head.
+The score is the share of answers that are exactly right; speed is tokens per second relative to lossless in the same
+run; the bias is the mean over texts of the total-variation bound. The plot needs matplotlib.
 
     python benches/diversed.py --out benches/record/DATE-diversed [--model NAME --draft-model NAME]
 
