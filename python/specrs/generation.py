@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from specrs.policies.cost import CostTable
     from specrs.report.report import Report
     from specrs.types import TokenArray
+    from specrs.verification.base import Verifier
+    from specrs.verification.ensemble_head import EnsembleHead
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ def stream(
     cost_table: CostTable | str | Path | None = None,
     disable_above_batch: int | None = None,
     disable_above_context: int | None = None,
+    verification: Verifier | EnsembleHead | str | Path | None = None,
+    bias_budget: float | None = None,
     max_new_tokens: int = 256,
     min_new_tokens: int = 0,
     temperature: float = 0.0,
@@ -205,6 +209,7 @@ def stream(
     if unknown:
         raise _unknown_options(unknown)
     from specrs.engine.engine import Engine
+    from specrs.engine.relaxed import relaxed_verification
     from specrs.engine.request import Request
     from specrs.engine.text import TextStream
     from specrs.methods import make_drafter, make_policy
@@ -278,6 +283,7 @@ def stream(
         )
     else:
         chosen = policy
+    relaxed = relaxed_verification(verification, bias_budget, target, made, sampled=temperature > 0)
     recorder = Recorder()
     requests = []
     for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
@@ -306,6 +312,7 @@ def stream(
         max_batch=max_batch,
         disable_above_batch=disable_above_batch,
         disable_above_context=disable_above_context,
+        relaxed=relaxed,
     )
     method = made.name if made.name == "none" else f"{made.name} ({chosen.name})"
 
@@ -323,7 +330,12 @@ def stream(
             stopped_by=request.stopped_by,
             logprobs=None if logprobs is None else list(request.logprobs),
             report=make_report(
-                [request], recorder, method=method, plain_step_seconds=plain, policy_message=chosen.message()
+                [request],
+                recorder,
+                method=method,
+                plain_step_seconds=plain,
+                policy_message=chosen.message(),
+                bias=None if relaxed is None else relaxed.bias_of(request),
             ),
         )
 
@@ -359,6 +371,11 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         Measured costs (``specrs profile``) instead of the target's own. One of another machine or setting is not used.
     disable_above_batch, disable_above_context : int, optional
         No drafts while more requests than this run at once, or for a text of more tokens than this.
+    verification : relaxed rule of ``specrs.verification``, EnsembleHead, str or Path, optional
+        Verify by a relaxed rule: more drafts stand, and the output's law is not the target's. A path is that of a head
+        trained by ``specrs train ensemble`` for this very pair of models. Needs a temperature above 0.
+    bias_budget : float, optional
+        Most bias that each text may gather under ``verification``; beyond it the verification is exact.
     draft_shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
     max_new_tokens, min_new_tokens : int

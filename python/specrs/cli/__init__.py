@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "compare": "hold a method against plain decoding with identical parameters",
     "bench": "measure methods and peers on prompt sets, side by side",
     "profile": "measure what drafting and scoring cost on this machine, and keep it",
+    "train": "train the small parts that methods decide by",
     "cache": "build and look after stores of finished text for cache drafting",
     "models": "list the embedded models and fetch them",
     "selftest": "enumerate every exact verification rule on this machine",

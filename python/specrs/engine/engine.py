@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from specrs.drafters.base import Drafter
+    from specrs.engine.relaxed import RelaxedVerification
     from specrs.engine.request import Request
     from specrs.models.base import TargetModel
     from specrs.policies.base import GoOn, LengthPolicy
@@ -81,6 +82,8 @@ class Engine:
         Requests that run at once; others wait.
     disable_above_batch, disable_above_context : int, optional
         No drafts while more requests run at once, or for a text of more tokens.
+    relaxed : RelaxedVerification, optional
+        Verifies instead of the exact rules; the output's law is then not the target's.
 
     Raises
     ------
@@ -98,6 +101,7 @@ class Engine:
         max_batch: int = 8,
         disable_above_batch: int | None = None,
         disable_above_context: int | None = None,
+        relaxed: RelaxedVerification | None = None,
     ) -> None:
         if policy.cuts_on_drawn_tokens and drafter.tokens_are_drawn:
             raise InvalidInputError(
@@ -113,6 +117,7 @@ class Engine:
         self.max_batch = max_batch
         self.disable_above_batch = disable_above_batch
         self.disable_above_context = disable_above_context
+        self.relaxed = relaxed
         self._ranks = getattr(target, "ranks", ONE_RANK)
         self._warned_drafter_limit = False
 
@@ -168,7 +173,8 @@ class Engine:
         scores = self.target.score([r.state for r in requests], [r.pending for r in requests], readable)
         lap()
         processed = self._ranks.attempt(lambda: law.process(requests, readable, scores))
-        verdict = self._ranks.agree(lambda: verifier.verify(requests, draft, scores, processed.logits))
+        rule = self.relaxed or verifier
+        verdict = self._ranks.agree(lambda: rule.verify(requests, draft, scores, processed.logits))
         lap()
         pending = [len(request.pending) for request in requests]
         steps = self._commit(requests, draft, scores, processed, verdict)

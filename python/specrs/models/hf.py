@@ -69,6 +69,8 @@ class TransformersTarget:
     """
 
     prefill_chunk = 512
+    #: Whether scores carry the hidden states that the output head read.
+    keeps_hidden = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None, *, name: str | None = None) -> None:
         self.model = model
@@ -174,8 +176,22 @@ class TransformersTarget:
             rows.append(np.arange(at + len(tokens) - 1, end))
             at = end
         row_ptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
-        logits = self._forward(segments, np.concatenate(ids), np.concatenate(rows))
-        return Scores(logits, row_ptr)
+        kept: list[torch.Tensor] = []
+        hook = None
+        if self.keeps_hidden:
+            head = self.model.get_output_embeddings()
+            hook = head.register_forward_pre_hook(lambda _, arguments: kept.append(arguments[0]))
+        wanted = np.concatenate(rows)
+        try:
+            logits = self._forward(segments, np.concatenate(ids), wanted)
+        finally:
+            if hook is not None:
+                hook.remove()
+        hidden = None
+        if kept:
+            states = kept[0].reshape(-1, kept[0].shape[-1])
+            hidden = (states if len(states) == len(wanted) else states[wanted]).float().cpu().numpy()
+        return Scores(logits, row_ptr, hidden)
 
     def _forward(
         self, segments: list[Segment], ids: npt.NDArray[np.int64], rows: Sequence[int] | npt.NDArray[np.int64]
