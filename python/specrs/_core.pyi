@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -546,7 +546,7 @@ def pad_drafts(
 
 @final
 class PayoffRouter:
-    """Chooses, before verification, between the cache's draft, a model drafter's, and none.
+    """Chooses, before verification, between the cache's chain and tree, a model drafter's draft, and none.
 
     The arm with the most expected tokens per unit of time wins, and a cache draft is cut where one more token costs
     more than it brings. Hybrid Verified Decoding (Su et al., arXiv:2606.01019) compares with a fixed threshold instead.
@@ -554,13 +554,13 @@ class PayoffRouter:
     Parameters
     ----------
     token_cost : float
-        Cost of one more token in a forward, as a share of a forward over one token.
-    model_cost : float, optional
-        Cost of a model draft, as a share of a forward over one token; none means that there is no model drafter.
-    model_nodes : int
-        Tokens that a model draft verifies.
-    model_accepted : float
-        Accepted tokens expected of a model draft.
+        Cost of one more row in a forward, as a share of a forward over one row.
+    model_cost : float
+        Cost of one token of the model drafter, as a share of a forward over one row.
+    model_acceptance : float
+        Probability that a token of the model drafter is accepted given that its parent is.
+    longest_model : int
+        Longest draft of the model drafter.
     explore : float
         Share of rounds that try the model drafter against the estimate.
     """
@@ -569,31 +569,73 @@ class PayoffRouter:
         cls,
         *,
         token_cost: float = 0.02,
-        model_cost: float | None = None,
-        model_nodes: int = 4,
-        model_accepted: float = 1.5,
+        model_cost: float = 0.25,
+        model_acceptance: float = 0.7,
+        longest_model: int = 8,
         explore: float = 0.01,
     ) -> PayoffRouter: ...
-    def choose(self, path_probs: npt.ArrayLike, uniform: float) -> tuple[str, int]:
-        """Return ('cache', nodes to verify), ('model', 0) or ('plain', 0).
+    def copy(self) -> PayoffRouter:
+        """Return a router that knows what this one learned, without its requests."""
 
-        ``path_probs``, shape (N,), are the products of confidences down to each node, in the order of the nodes;
-        ``uniform`` in [0, 1) decides on exploration.
+    def set_costs(
+        self, forward: tuple[list[float], list[float]], draft: tuple[list[float], list[float]] | None
+    ) -> None:
+        """Replace the guessed costs by measured ones: (rising row counts from 1, seconds of a forward over each).
+
+        ``forward`` is the target's, ``draft`` the model drafter's.
         """
 
-    def expected(self, path_probs: npt.ArrayLike) -> float:
-        """Return the accepted tokens expected of a draft, after calibration."""
+    def start(self, request_id: int, prompt_length: int) -> None:
+        """Meet a request."""
 
-    def note_time(self, tokens: int, seconds: float) -> None:
-        """Learn the time of a target forward over ``tokens`` tokens."""
+    def finish(self, request_id: int, text: npt.NDArray[np.uint32]) -> None:
+        """Let go of a request, learning what its text still tells. Unknown ids are ignored."""
 
-    def note_model(self, nodes: int, accepted: int, seconds: float) -> None:
-        """Learn from a model draft: nodes verified, tokens accepted, seconds spent drafting."""
+    def route(
+        self,
+        request_id: int,
+        text: npt.NDArray[np.uint32],
+        chain: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.float32]],
+        tree: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.float32]] | None = None,
+        *,
+        budget: int,
+        batch: int = 1,
+        remaining: int,
+        backlog: int | None = None,
+        uniform: float,
+        match_length: int = 0,
+    ) -> tuple[Literal["chain", "tree", "model", "plain"], int]:
+        """Return which draft to verify and how many of its nodes, learning from earlier drafts by ``text``.
 
-    def note_cache(
-        self, tokens: npt.ArrayLike, parents: npt.ArrayLike, path_probs: npt.ArrayLike, following: npt.ArrayLike
-    ) -> None:
-        """Learn from a cache draft, verified or not, by the tokens that followed it."""
+        Parameters
+        ----------
+        request_id : int
+        text : array of uint32, shape (T,)
+            All committed tokens.
+        chain, tree : tuple of arrays of uint32, int32 and float32, shape (N,) each
+            Tokens, parents and confidences of the cache's drafts, best first.
+        budget : int
+            Most nodes.
+        batch : int
+            Requests that share the forward.
+        remaining : int
+            Tokens that may still be written.
+        backlog : int, optional
+            Committed tokens that the model drafter has not read; None where it cannot draft.
+        uniform : float
+            A coin in [0, 1) that decides on exploration.
+        match_length : int
+            Longest match behind the cache's drafts.
+        """
+
+    def note_forward(self, rows: int, seconds: float) -> None:
+        """Learn the time of a target forward over ``rows`` rows."""
+
+    def note_model_time(self, nodes: int, batch: int, read: int, seconds: float) -> None:
+        """Learn the time of a model draft of ``nodes`` tokens for ``batch`` requests, after ``read`` unread ones."""
+
+    def note_model(self, request_id: int, accepted: int, refused: bool) -> None:
+        """Learn from a verified model draft: tokens accepted, and whether one was refused after them."""
 
     def save(self) -> str:
         """Return what was learned, as text with its version."""

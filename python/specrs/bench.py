@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specrs.models.hf import TransformersTarget
 
 #: Methods of this library, and those of transformers measured beside them.
-OURS = ("none", "cache", "cache-tree", "model")
+OURS = ("none", "cache", "cache-tree", "model", "hybrid")
 PEERS = ("transformers", "transformers-lookup", "transformers-assisted")
 
 
@@ -103,7 +103,7 @@ def bench(
     methods : sequence of str
         Of ``OURS`` and ``PEERS``; ``none`` is added if missing.
     draft_model : TransformersTarget, optional
-        For ``model`` and ``transformers-assisted``.
+        For ``model``, ``hybrid`` and ``transformers-assisted``.
     max_new_tokens : int, optional
         Default: each prompt's own.
     draft_tokens : int, optional
@@ -126,7 +126,7 @@ def bench(
     unknown = [m for m in methods if m not in OURS + PEERS]
     if unknown:
         raise InvalidInputError(f"unknown methods {unknown}; known: {', '.join(OURS + PEERS)}")
-    needing = [m for m in methods if m in ("model", "transformers-assisted")]
+    needing = [m for m in methods if m in ("model", "hybrid", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
     target_cost(target)  # measured before the clock starts
@@ -162,7 +162,7 @@ def _our_run(
     target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, draft_tokens: int | None
 ) -> tuple[Run, list[int]]:
     options: dict[str, Any] = {"drafter": method.removesuffix("-tree")}
-    if method == "model":
+    if method in ("model", "hybrid"):
         options["draft_model"] = draft_model
     if method.endswith("-tree"):
         options["draft_shape"] = "tree"

@@ -306,8 +306,9 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     prompt : str, sequence of int, list of chat messages, or a list of these
         Text, token ids, or messages ``{"role": ..., "content": ...}`` for the chat template. A list of prompts gives a
         list of generations, which run together; none depends on the others.
-    drafter : {'cache', 'model', 'none'} or Drafter
-        Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``none`` is plain decoding.
+    drafter : {'cache', 'model', 'hybrid', 'none'} or Drafter
+        Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``hybrid`` chooses between
+        the two each round; ``none`` is plain decoding.
     draft_model : object, optional
         A smaller model of the same vocabulary: anything that :func:`specrs.load` takes.
     draft_tokens : int, optional

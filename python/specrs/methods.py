@@ -9,6 +9,7 @@ from specrs.errors import InvalidInputError, UnknownNameError
 
 if TYPE_CHECKING:
     from specrs.drafters.base import Drafter
+    from specrs.drafters.model import ModelDrafter
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
     from specrs.policies.cost import CostTable
@@ -18,6 +19,7 @@ DRAFTERS = {
     "none": "plain decoding through the same loop; the baseline",
     "cache": "continues the longest suffix of the text that occurred before; no model",
     "model": "a smaller model of the same vocabulary (draft_model=)",
+    "hybrid": "each round the cache's chain or tree, the model's draft (draft_model=), or none, by what pays most",
 }
 #: Shapes that the cache drafter draws its drafts in.
 SHAPES = ("chain", "tree")
@@ -30,10 +32,10 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
 
     Parameters
     ----------
-    name : {'none', 'cache', 'model'}
+    name : {'none', 'cache', 'model', 'hybrid'}
     target : TargetModel
     draft_model : TargetModel, PreTrainedModel, str or Path, optional
-        What ``model`` drafts with: anything that :func:`specrs.load` takes.
+        What ``model`` and ``hybrid`` draft with: anything that :func:`specrs.load` takes. ``hybrid`` does without.
     shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
 
@@ -52,8 +54,8 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         raise InvalidInputError(f"draft_shape must be one of {', '.join(map(repr, SHAPES))}, got {shape!r}")
     if shape != "chain" and name != "cache":
         raise InvalidInputError(f"draft_shape={shape!r} is for drafter='cache', got drafter={name!r}")
-    if draft_model is not None and name != "model":
-        raise InvalidInputError(f"draft_model is for drafter='model', got drafter={name!r}")
+    if draft_model is not None and name not in ("model", "hybrid"):
+        raise InvalidInputError(f"draft_model is for drafter='model' and 'hybrid', got drafter={name!r}")
     if name == "none":
         from specrs.drafters.none import NoDrafter
 
@@ -62,8 +64,17 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         from specrs.drafters.cache import CacheDrafter
 
         return CacheDrafter(target.vocab_size, shape=shape)
-    if draft_model is None:
+    model = None if draft_model is None else _model_drafter(target, draft_model)
+    if name == "hybrid":
+        from specrs.drafters.hybrid import HybridDrafter
+
+        return HybridDrafter(target.vocab_size, model=model)
+    if model is None:
         raise InvalidInputError("drafter='model' needs draft_model=, a smaller model of the same vocabulary")
+    return model
+
+
+def _model_drafter(target: TargetModel, draft_model: Any) -> ModelDrafter:
     from specrs.drafters.model import ModelDrafter
     from specrs.models.loading import load
     from specrs.models.vocabulary import require_same_vocabulary
@@ -76,6 +87,10 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
 
 def make_policy(drafter: Drafter, draft_tokens: int | None, cost: CostTable | None) -> LengthPolicy:
     """Return the length policy: ``draft_tokens`` nodes each round, or as many as pay when it is None."""
+    own = getattr(drafter, "length_policy", None)
+    if own is not None:  # a drafter that weighs its own drafts
+        policy: LengthPolicy = own(draft_tokens, cost)
+        return policy
     if draft_tokens is not None or cost is None:
         from specrs.policies.fixed import FixedLength
 

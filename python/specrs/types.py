@@ -53,6 +53,8 @@ class Draft:
         (a one-hot law).
     source : str
         Name of the drafter, for the statistics.
+    sources : tuple of str
+        The same for each request, where a drafter has several ways; empty: ``source`` for all.
     """
 
     tokens: TokenArray
@@ -63,6 +65,7 @@ class Draft:
     confidence_kind: Confidence | None = None
     draft_probs: FloatArray | None = None
     source: str = ""
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = len(self.tokens)
@@ -105,6 +108,10 @@ class Draft:
         """Return the slice of request number ``request`` in the flat arrays."""
         return slice(int(self.node_ptr[request]), int(self.node_ptr[request + 1]))
 
+    def source_of(self, request: int) -> str:
+        """Return who drafted for request number ``request``."""
+        return self.sources[request] if self.sources else self.source
+
     def keep_nodes(self, kept: npt.NDArray[np.bool_]) -> Draft:
         """Return the draft with only the nodes where ``kept``, shape (N,), is true.
 
@@ -131,6 +138,7 @@ class Draft:
             confidence_kind=self.confidence_kind,
             draft_probs=None if self.draft_probs is None else self.draft_probs[kept],
             source=self.source,
+            sources=self.sources,
         )
 
     def within(self, budgets: Sequence[int]) -> Draft:

@@ -1,0 +1,116 @@
+//! What the router keeps of one request: drafts whose fate the text will tell, and how the model drafter fares.
+
+use std::collections::VecDeque;
+
+use super::router::replayed;
+
+/// Most drafts that wait for their text. The oldest is labelled with what is known when another one comes.
+const WAITING: usize = 48;
+/// Nodes tried by the model drafter that the record of all requests counts for.
+const SHRINK: f64 = 12.0;
+/// Weight that a tried node keeps when another one comes.
+const KEEP: f64 = 0.97;
+
+/// Shape of a cache draft; each has its own calibration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One path.
+    Chain,
+    /// The best-first tree.
+    Tree,
+}
+
+/// A cache draft as it was offered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offer<'a> {
+    /// Token of each node, best first.
+    pub tokens: &'a [u32],
+    /// Parent of each node, −1 at the anchor.
+    pub parents: &'a [i32],
+    /// Product of confidences down to each node.
+    pub path_probs: &'a [f32],
+    /// Longest match behind the draft, in tokens.
+    pub match_length: u32,
+}
+
+/// An offered draft until its fate is known.
+#[derive(Clone, Debug)]
+struct Waiting {
+    /// Tokens of the text when it was offered.
+    at: usize,
+    shape: Shape,
+    tokens: Vec<u32>,
+    parents: Vec<i32>,
+    path_probs: Vec<f32>,
+    depth: usize,
+}
+
+/// Hits among tries, the old ones fading.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Record {
+    pub(super) hits: f64,
+    pub(super) tries: f64,
+}
+
+impl Record {
+    pub(super) fn add(&mut self, hits: usize, misses: usize) {
+        for hit in std::iter::repeat_n(1.0, hits).chain(std::iter::repeat_n(0.0, misses)) {
+            self.hits = self.hits * KEEP + hit;
+            self.tries = self.tries * KEEP + 1.0;
+        }
+    }
+
+    /// The rate, shrunk to `prior`.
+    pub(super) fn rate(&self, prior: f64) -> f64 {
+        (self.hits + SHRINK * prior) / (self.tries + SHRINK)
+    }
+}
+
+/// One request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RequestState {
+    pub(super) prompt: usize,
+    pub(super) model: Record,
+    waiting: VecDeque<Waiting>,
+}
+
+impl RequestState {
+    pub(super) fn new(prompt: usize) -> Self {
+        Self { prompt, ..Self::default() }
+    }
+
+    /// Keeps a draft that was offered after `at` tokens.
+    pub(super) fn keep(&mut self, at: usize, shape: Shape, offer: &Offer<'_>) {
+        if offer.tokens.is_empty() {
+            return;
+        }
+        let mut depths: Vec<usize> = Vec::with_capacity(offer.parents.len());
+        for &parent in offer.parents {
+            depths.push(if parent < 0 { 1 } else { depths[parent as usize] + 1 });
+        }
+        self.waiting.push_back(Waiting {
+            at,
+            shape,
+            tokens: offer.tokens.to_vec(),
+            parents: offer.parents.to_vec(),
+            path_probs: offer.path_probs.to_vec(),
+            depth: depths.into_iter().max().unwrap_or(0),
+        });
+    }
+
+    /// Hands over the nodes of drafts whose fate `text` tells: (shape, path probability, accepted).
+    pub(super) fn label(&mut self, text: &[u32], end: bool, mut learn: impl FnMut(Shape, &[(f32, bool)])) {
+        while let Some(first) = self.waiting.front() {
+            let due = end || self.waiting.len() > WAITING || first.at + first.depth <= text.len();
+            if !due {
+                return;
+            }
+            let Some(first) = self.waiting.pop_front() else { return };
+            let following = text.get(first.at..).unwrap_or_default();
+            let fate = replayed(&first.tokens, &first.parents, following);
+            let known: Vec<(f32, bool)> =
+                fate.into_iter().zip(first.path_probs).filter_map(|(fate, prob)| Some((prob, fate?))).collect();
+            learn(first.shape, &known);
+        }
+    }
+}
