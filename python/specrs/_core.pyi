@@ -61,6 +61,12 @@ class SuffixCache:
         Most matches that vote: of the request's own text, and of all finished text.
     max_tokens : int, optional
         Most tokens of finished text that are kept; the oldest is dropped when there is more.
+    max_bytes : int, optional
+        Most bytes that finished text takes, in memory or mapped.
+    max_age : int, optional
+        Epochs after which finished text is dropped; :meth:`advance_epoch` begins a new one.
+    epoch_decay : float
+        What finished text weighs in drafts for each epoch that it is old: 1 keeps all text equal.
     """
 
     def __new__(
@@ -71,6 +77,9 @@ class SuffixCache:
         min_match: int = 1,
         max_votes: int = 8,
         max_tokens: int | None = None,
+        max_bytes: int | None = None,
+        max_age: int | None = None,
+        epoch_decay: float = 1.0,
     ) -> SuffixCache: ...
     def start(self, request_id: int, prompt: npt.ArrayLike) -> None:
         """Open a request with its prompt, integers of shape (T,); a known id raises ``RequestError``."""
@@ -95,6 +104,12 @@ class SuffixCache:
 
     def evict_to(self, tokens: int) -> None:
         """Drop the oldest finished text, whole segments at a time, until at most ``tokens`` are left."""
+
+    def advance_epoch(self) -> int:
+        """Begin a new epoch and return its number: finished text is one epoch older now, and dropped if too old.
+
+        For text that goes out of date at known times: rollouts of a model that is being trained, or by the clock.
+        """
 
     def count(self, pattern: npt.ArrayLike) -> int:
         """Return how often a pattern, integers of shape (T,), occurs within documents of the finished text."""
@@ -545,6 +560,42 @@ def pad_drafts(
     """Return ragged drafts as int32 of shape (B, width), filled up with ``fill``, and their lengths, shape (B,)."""
 
 @final
+class PayoffPredictor:
+    """Predicts how much of a cache draft is accepted: a perceptron with two hidden layers of 256 rectified units.
+
+    Parameters
+    ----------
+    layers : tuple of three (weights, bias)
+        Arrays of float32, shapes (F, 256) and (256,), (256, 256) and (256,), (256, 1) and (1,). F is the number of
+        features that :meth:`PayoffRouter.take_examples` gives.
+    fingerprint : str
+        Names the tokenizer that it was trained with.
+    """
+
+    def __new__(
+        cls,
+        layers: tuple[
+            tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+            tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+            tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+        ],
+        fingerprint: str = "",
+    ) -> PayoffPredictor: ...
+    @property
+    def fingerprint(self) -> str:
+        """Names the tokenizer that it was trained with."""
+
+    def predict(self, features: npt.NDArray[np.float32]) -> float:
+        """Return the accepted tokens expected of a draft with these features, shape (F,)."""
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a predictor's file: versions, sizes, fingerprint, weights, checksum."""
+
+    @staticmethod
+    def from_bytes(data: bytes) -> PayoffPredictor:
+        """Return a predictor from what ``to_bytes`` gave; damage and other versions are refused."""
+
+@final
 class PayoffRouter:
     """Chooses, before verification, between the cache's chain and tree, a model drafter's draft, and none.
 
@@ -584,6 +635,25 @@ class PayoffRouter:
 
         ``forward`` is the target's, ``draft`` the model drafter's.
         """
+
+    def set_rule(self, rule: Literal["rate", "expected", "match"], threshold: float = 0.0) -> None:
+        """Change the rule: 'rate' is ours; the others take the whole chain, or else the model drafter's draft.
+
+        'expected': if more than ``threshold`` accepted tokens are expected (Hybrid Verified Decoding: 6). 'match': if
+        the match has at least ``threshold`` tokens (SAM-Decoding: 5, TensorRT-LLM: 4).
+        """
+
+    def set_predictor(self, predictor: PayoffPredictor | None) -> None:
+        """Change what predicts a chain's accepted length; None: the calibrated path probabilities."""
+
+    def set_classes(self, classes: npt.NDArray[np.uint8]) -> None:
+        """Tell the class bits of each token id: 1 white space, 2 punctuation, 4 bracket, 8 delimiter."""
+
+    def keep_examples(self) -> None:
+        """Keep an example of every chain whose label becomes known, until ``take_examples``."""
+
+    def take_examples(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        """Return features, shape (N, F), and accepted lengths, shape (N,), of the examples kept, and forget them."""
 
     def start(self, request_id: int, prompt_length: int) -> None:
         """Meet a request."""

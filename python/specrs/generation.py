@@ -166,6 +166,7 @@ def stream(
     draft_model: Any = None,
     draft_tokens: int | None = None,
     draft_shape: str = "chain",
+    payoff: Any = None,
     max_new_tokens: int = 256,
     min_new_tokens: int = 0,
     temperature: float = 0.0,
@@ -236,12 +237,12 @@ def stream(
     if max_batch < 1:
         raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
     if isinstance(drafter, str):
-        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
+        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape, payoff=payoff)
     else:
         made = drafter
-        if draft_model is not None or draft_shape != "chain":
+        if draft_model is not None or draft_shape != "chain" or payoff is not None:
             raise InvalidInputError(
-                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
+                f"draft_model, draft_shape and payoff are for drafters by name; {made.name!r} was given as an object"
             )
     cost = None
     # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
@@ -315,6 +316,8 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         Draft this many tokens each round. Default: as many as pay on this machine, none if none do.
     draft_shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
+    payoff : str or Path, optional
+        A predictor that ``specrs train payoff`` made, for ``hybrid``; by default it trusts calibrated probabilities.
     max_new_tokens, min_new_tokens : int
         Length limits of the output. Before the minimum, ends cannot be drawn.
     temperature, top_k, top_p, min_p : float, int, float, float

@@ -27,7 +27,9 @@ SHAPES = ("chain", "tree")
 LONGEST = {"none": 0, "cache": 40, "model": 8}
 
 
-def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, shape: str = "chain") -> Drafter:
+def make_drafter(
+    name: str, target: TargetModel, *, draft_model: Any = None, shape: str = "chain", payoff: Any = None
+) -> Drafter:
     """Return the drafter called ``name`` for ``target``.
 
     Parameters
@@ -38,6 +40,8 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         What ``model`` and ``hybrid`` draft with: anything that :func:`specrs.load` takes. ``hybrid`` does without.
     shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
+    payoff : str or Path, optional
+        Predictor of the hybrid drafter, a file that ``specrs train payoff`` made.
 
     Raises
     ------
@@ -56,6 +60,8 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         raise InvalidInputError(f"draft_shape={shape!r} is for drafter='cache', got drafter={name!r}")
     if draft_model is not None and name not in ("model", "hybrid"):
         raise InvalidInputError(f"draft_model is for drafter='model' and 'hybrid', got drafter={name!r}")
+    if payoff is not None and name != "hybrid":
+        raise InvalidInputError(f"payoff is for drafter='hybrid', got drafter={name!r}")
     if name == "none":
         from specrs.drafters.none import NoDrafter
 
@@ -68,7 +74,7 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
     if name == "hybrid":
         from specrs.drafters.hybrid import HybridDrafter
 
-        return HybridDrafter(target.vocab_size, model=model)
+        return HybridDrafter(target.vocab_size, model=model, predictor=payoff, tokenizer=target.tokenizer)
     if model is None:
         raise InvalidInputError("drafter='model' needs draft_model=, a smaller model of the same vocabulary")
     return model

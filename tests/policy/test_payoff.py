@@ -47,7 +47,7 @@ def test_routes_a_copy_to_the_cache_and_new_text_to_the_model() -> None:
 
 
 def test_learns_from_drafts_that_were_not_verified() -> None:
-    router = started()
+    router = started(token_cost=0.2)
     before = router.save()
     offer = chain([5, 6], [0.6, 0.9])
     assert route(router, offer)[0] == "chain"
@@ -59,7 +59,7 @@ def test_learns_from_drafts_that_were_not_verified() -> None:
     router.finish(1, np.array(text, np.uint32))
     assert router.save() != before
     assert PayoffRouter.load(router.save()).save() == router.save() == router.copy().save()
-    untouched = started()
+    untouched = started(token_cost=0.2)
     route(untouched, offer)
     untouched.finish(1, np.empty(0, np.uint32))
     assert untouched.save() == before, "no text, no label"

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "compare": "hold a method against plain decoding with identical parameters",
     "bench": "measure methods and peers on prompt sets, side by side",
     "cache": "build and look after stores of finished text for cache drafting",
+    "train": "learn once what every run uses",
     "models": "list the embedded models and fetch them",
     "selftest": "enumerate every exact verification rule on this machine",
     "doctor": "show versions, processor, backends and cached models",

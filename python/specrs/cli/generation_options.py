@@ -32,6 +32,7 @@ def add_method(parser: Parser) -> None:
     parser.add_argument("--drafter", default="cache", type=one_of("drafter", DRAFTERS), help=", ".join(DRAFTERS))
     add_draft_length(parser)
     parser.add_argument("--draft-shape", default="chain", type=one_of("shape", ("chain", "tree")), help="chain or tree")
+    parser.add_argument("--payoff", metavar="FILE", help="predictor from `specrs train payoff`, for drafter hybrid")
 
 
 def add_draft_length(parser: Parser) -> None:
@@ -100,4 +101,5 @@ def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
         "draft_model": draft_model,
         "draft_tokens": arguments.draft_tokens,
         "draft_shape": arguments.draft_shape,
+        "payoff": arguments.payoff,
     }

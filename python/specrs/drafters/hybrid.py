@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specrs import _core
 from specrs.drafters.cache import CacheDrafter
+from specrs.drafters.token_classes import token_classes, tokenizer_fingerprint
+from specrs.errors import CorruptFileError, FileAccessError
 from specrs.types import Confidence, Draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
     from specrs.cache import SuffixCache
     from specrs.drafters.model import ModelDrafter
@@ -56,8 +61,17 @@ class HybridDrafter:
         A cache to share between engines.
     router : PayoffRouter, optional
         One that has learned already; by default a new one.
+    predictor : str or Path, optional
+        A file that ``specrs train payoff`` made; by default the router trusts calibrated path probabilities.
+    tokenizer : object, optional
+        The target's, with which the predictor must have been trained.
     clock : callable
         Gives seconds.
+
+    Raises
+    ------
+    FileAccessError, CorruptFileError
+        The predictor's file cannot be read, is damaged, or was trained with another tokenizer.
 
     Notes
     -----
@@ -76,6 +90,8 @@ class HybridDrafter:
         model: ModelDrafter | None = None,
         cache: SuffixCache | None = None,
         router: _core.PayoffRouter | None = None,
+        predictor: str | Path | None = None,
+        tokenizer: Any = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._vocab_size = vocab_size
@@ -83,6 +99,12 @@ class HybridDrafter:
         self._model = model
         self.router = _core.PayoffRouter() if router is None else router
         self._clock = clock
+        self._start = _core.PayoffRouter()
+        if predictor is not None:
+            loaded, classes = load_predictor(predictor, tokenizer, vocab_size)
+            for one in (self.router, self._start):
+                one.set_predictor(loaded)
+                one.set_classes(classes)
         self._routers: dict[int, _core.PayoffRouter] = {}
         self._proposed: dict[int, _Proposal] = {}
         self.tokens_are_drawn = model is not None
@@ -110,7 +132,7 @@ class HybridDrafter:
         self._cache.start(request)
         if self._model is not None:
             self._model.start(request)
-        self._routers[request.id] = _core.PayoffRouter() if _is_repeatable(request) else self.router
+        self._routers[request.id] = self._start.copy() if _is_repeatable(request) else self.router
         self._routers[request.id].start(request.id, request.prompt_length)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Draft:
@@ -230,6 +252,24 @@ class HybridDrafter:
         router = self._routers.pop(request.id, None)
         if router is not None:
             router.finish(request.id, request.tokens)
+
+
+def load_predictor(
+    path: str | Path, tokenizer: Any, vocab_size: int
+) -> tuple[_core.PayoffPredictor, npt.NDArray[np.uint8]]:
+    """Return a predictor from its file, and the class bits of each token id for its features, shape (vocab_size,)."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileAccessError(f"cannot read the payoff predictor {str(path)!r}: {error}") from error
+    loaded = _core.PayoffPredictor.from_bytes(data)
+    if tokenizer is None:
+        return loaded, np.zeros(vocab_size, np.uint8)
+    expected = tokenizer_fingerprint(tokenizer)
+    if loaded.fingerprint not in ("", expected):
+        raise CorruptFileError(f"{path}: trained with tokenizer {loaded.fingerprint}, expected {expected}")
+    classes = token_classes(tokenizer, vocab_size) if loaded.fingerprint else np.zeros(vocab_size, np.uint8)
+    return loaded, classes
 
 
 def _is_repeatable(request: Request) -> bool:

@@ -1,10 +1,13 @@
-//! Routing between drafters (`specrs::policy::payoff`): class `PayoffRouter`.
+//! Routing between drafters (`specrs::policy::payoff`): classes `PayoffRouter` and `PayoffPredictor`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
-use specrs::policy::payoff::{self, Choice, Cost, Offer, PayoffOptions, Round};
+use pyo3::types::PyBytes;
+use specrs::policy::payoff::{self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule};
 
 use crate::enter::{enter, invalid};
 
@@ -14,6 +17,56 @@ type OfferArrays<'py> = (PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, i32>,
 fn slice<'a, T: numpy::Element>(py: Python<'_>, name: &str, array: &'a PyReadonlyArray1<'_, T>) -> PyResult<&'a [T]> {
     let found = array.strides().to_vec();
     array.as_slice().map_err(|_| invalid(py, &format!("{name} must be contiguous, got strides {found:?} bytes")))
+}
+
+/// A perceptron that predicts how much of a cache draft is accepted.
+#[pyclass(frozen, module = "specrs._core")]
+pub struct PayoffPredictor {
+    mlp: Arc<Mlp>,
+}
+
+/// Weights, shape (inputs, outputs), and bias of a layer.
+type LayerArrays<'py> = (PyReadonlyArray2<'py, f32>, PyReadonlyArray1<'py, f32>);
+
+#[pymethods]
+impl PayoffPredictor {
+    #[new]
+    #[pyo3(signature = (layers, fingerprint = ""))]
+    fn new(py: Python<'_>, layers: [LayerArrays<'_>; 3], fingerprint: &str) -> PyResult<Self> {
+        let mut parts: Vec<[&[f32]; 2]> = Vec::with_capacity(3);
+        for (weights, bias) in &layers {
+            let found = weights.strides().to_vec();
+            let flat = weights
+                .as_slice()
+                .map_err(|_| invalid(py, &format!("weights must be C-contiguous, got strides {found:?} bytes")))?;
+            parts.push([flat, slice(py, "bias", bias)?]);
+        }
+        let mlp = enter(py, || Mlp::new(parts[0], parts[1], parts[2], fingerprint))?;
+        Ok(Self { mlp: Arc::new(mlp) })
+    }
+
+    #[getter]
+    fn fingerprint(&self) -> &str {
+        self.mlp.fingerprint()
+    }
+
+    fn predict(&self, py: Python<'_>, features: PyReadonlyArray1<'_, f32>) -> PyResult<f32> {
+        let features = slice(py, "features", &features)?;
+        let Ok(features) = features.try_into() else {
+            return Err(invalid(py, &format!("expected {FEATURES} features, got {}", features.len())));
+        };
+        enter(py, || Ok(self.mlp.predict(features)))
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = enter(py, || Ok(self.mlp.to_bytes()))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        Ok(Self { mlp: Arc::new(enter(py, || Mlp::from_bytes(data))?) })
+    }
 }
 
 /// The products of confidences down to each node.
@@ -81,6 +134,58 @@ impl PayoffRouter {
             self.lock().set_costs(Cost::table(&forward.0, &forward.1)?, draft);
             Ok(())
         })
+    }
+
+    #[pyo3(signature = (rule, threshold = 0.0))]
+    fn set_rule(&self, py: Python<'_>, rule: &str, threshold: f32) -> PyResult<()> {
+        let rule = match rule {
+            "rate" => Rule::Rate,
+            "expected" => Rule::Expected(threshold),
+            "match" => Rule::Match(threshold as u32),
+            _ => return Err(invalid(py, &format!("rule must be 'rate', 'expected' or 'match', got '{rule}'"))),
+        };
+        enter(py, || {
+            self.lock().set_rule(rule);
+            Ok(())
+        })
+    }
+
+    fn set_predictor(&self, py: Python<'_>, predictor: Option<&PayoffPredictor>) -> PyResult<()> {
+        let predictor = predictor.map(|given| Arc::clone(&given.mlp));
+        enter(py, || {
+            self.lock().set_predictor(predictor);
+            Ok(())
+        })
+    }
+
+    fn set_classes(&self, py: Python<'_>, classes: PyReadonlyArray1<'_, u8>) -> PyResult<()> {
+        let classes = slice(py, "classes", &classes)?;
+        if let Some(class) = classes.iter().find(|&&class| class >> CLASSES != 0) {
+            return Err(invalid(py, &format!("a token's class has {CLASSES} bits, got {class}")));
+        }
+        let classes: Arc<[u8]> = classes.into();
+        enter(py, || {
+            self.lock().set_classes(classes);
+            Ok(())
+        })
+    }
+
+    fn keep_examples(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || {
+            self.lock().keep_examples();
+            Ok(())
+        })
+    }
+
+    fn take_examples<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<i32>>)> {
+        let (features, labels) = enter(py, || {
+            let (features, labels): (Vec<[f32; FEATURES]>, Vec<i32>) =
+                self.lock().take_examples().into_iter().map(|(known, label)| (known, label as i32)).unzip();
+            Ok((features, labels))
+        })?;
+        let rows = features.len();
+        let features = features.into_flattened().into_pyarray(py).reshape([rows, FEATURES])?;
+        Ok((features, labels.into_pyarray(py)))
     }
 
     fn start(&self, py: Python<'_>, request_id: u64, prompt_length: usize) -> PyResult<()> {
@@ -163,5 +268,6 @@ impl PayoffRouter {
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<PayoffRouter>()
+    m.add_class::<PayoffRouter>()?;
+    m.add_class::<PayoffPredictor>()
 }

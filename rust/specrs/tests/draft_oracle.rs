@@ -108,7 +108,7 @@ fn a_history_equals_the_oracle_through_adds_merges_and_evictions() {
     let folder = std::env::temp_dir().join(format!("specrs-oracle-{}", std::process::id()));
     while done < operations() / 4 {
         let alphabet = 1 + random.below(8);
-        let options = HistoryOptions { max_tokens: None, seal_tokens: 1 + random.below(60) };
+        let options = HistoryOptions { seal_tokens: 1 + random.below(60), ..HistoryOptions::default() };
         let mut history = History::new(options).expect("valid options");
         let mut documents: Vec<Vec<u32>> = Vec::new();
         let mut found: Vec<Found> = Vec::new();
@@ -172,7 +172,7 @@ fn drafts_follow_the_text_and_stay_within_documents() {
     while done < operations() / 4 {
         let alphabet = 2 + random.below(7);
         let cache = SuffixCache::new(CacheOptions {
-            history: HistoryOptions { max_tokens: None, seal_tokens: 1 + random.below(60) },
+            history: HistoryOptions { seal_tokens: 1 + random.below(60), ..HistoryOptions::default() },
             ..CacheOptions::default()
         })
         .expect("valid options");

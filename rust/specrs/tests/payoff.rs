@@ -1,6 +1,10 @@
 //! The payoff router: choices by rate, calibration and costs learned, saved and loaded, damage refused.
 
-use specrs::policy::payoff::{Calibration, Choice, Cost, Offer, PayoffOptions, PayoffRouter, Round, replayed};
+use std::sync::Arc;
+
+use specrs::policy::payoff::{
+    Calibration, Choice, Cost, FEATURES, HIDDEN, Mlp, Offer, PayoffOptions, PayoffRouter, Round, Rule, replayed,
+};
 
 fn router(model_cost: f64) -> PayoffRouter {
     let options = PayoffOptions { token_cost: 0.02, model_cost, explore: 0.0, ..PayoffOptions::default() };
@@ -217,4 +221,104 @@ fn a_router_survives_saving_and_damage_is_refused() {
     ] {
         assert!(PayoffRouter::load(wrong).is_err(), "{wrong:?}");
     }
+}
+
+/// A perceptron whose weights are a fixed pseudo-random pattern, and the same sum written plainly.
+fn perceptron(scale: f32) -> (Mlp, impl Fn(&[f32; FEATURES]) -> f64) {
+    let weight = |at: usize| (((at * 2_654_435_761) >> 7) % 2001) as f32 / 1000.0 - 1.0;
+    let part =
+        |from: usize, len: usize, scale: f32| -> Vec<f32> { (from..from + len).map(|at| scale * weight(at)).collect() };
+    let first = (part(0, FEATURES * HIDDEN, 0.3), part(7, HIDDEN, 0.1));
+    let second = (part(99, HIDDEN * HIDDEN, 0.1), part(3, HIDDEN, 0.1));
+    let last = (part(5, HIDDEN, scale), vec![0.25]);
+    let mlp = Mlp::new([&first.0, &first.1], [&second.0, &second.1], [&last.0, &last.1], "abc").expect("fits");
+    let plain = move |features: &[f32; FEATURES]| {
+        let layer = |inputs: &[f64], (weights, bias): &(Vec<f32>, Vec<f32>)| -> Vec<f64> {
+            let outputs = bias.len();
+            let sum = |unit| -> f64 {
+                inputs.iter().enumerate().map(|(i, x)| x * f64::from(weights[i * outputs + unit])).sum()
+            };
+            (0..outputs).map(|unit| sum(unit) + f64::from(bias[unit])).collect()
+        };
+        let rectified = |units: Vec<f64>| -> Vec<f64> { units.into_iter().map(|unit| unit.max(0.0)).collect() };
+        let inputs: Vec<f64> = features.iter().map(|&x| f64::from(x)).collect();
+        layer(&rectified(layer(&rectified(layer(&inputs, &first)), &second)), &last)[0].max(0.0)
+    };
+    (mlp, plain)
+}
+
+#[test]
+fn the_perceptron_computes_what_its_formula_says_and_survives_its_file() {
+    let (mlp, plain) = perceptron(0.5);
+    let again = Mlp::from_bytes(&mlp.to_bytes()).expect("just made");
+    assert_eq!(again, mlp);
+    assert_eq!(again.fingerprint(), "abc");
+    let mut different = 0;
+    for round in 0..50 {
+        let features: [f32; FEATURES] = std::array::from_fn(|i| ((round * 31 + i * 17) % 23) as f32 / 8.0 - 1.0);
+        let (got, want) = (mlp.predict(&features), plain(&features));
+        assert!((f64::from(got) - want).abs() < 1e-3 * want.abs().max(1.0), "{got} {want}");
+        different += usize::from(got > 0.0);
+    }
+    assert!(different > 10, "not all predictions are zero");
+    let bytes = mlp.to_bytes();
+    for at in [0, 7, 9, 12, 21, 90, 5000, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        assert!(Mlp::from_bytes(&damaged).is_err(), "byte {at}");
+    }
+    for cut in [0, 3, 80, bytes.len() - 4] {
+        assert!(Mlp::from_bytes(&bytes[..cut]).is_err(), "{cut} bytes");
+    }
+    assert!(Mlp::new([&[], &[]], [&[], &[]], [&[], &[]], "").is_err());
+}
+
+#[test]
+fn rules_of_the_paper_and_of_peers_take_the_whole_chain_or_the_model() {
+    let chain = Offer { tokens: &[1; 6], parents: &[-1, 0, 1, 2, 3, 4], path_probs: &[0.9; 6], match_length: 4 };
+    let round = Round { chain, ..BESIDE_A_MODEL };
+    for (rule, taken) in
+        [(Rule::Match(4), true), (Rule::Match(5), false), (Rule::Expected(4.0), true), (Rule::Expected(6.0), false)]
+    {
+        let mut router = router(0.2);
+        router.set_rule(rule);
+        let choice = router.route(1, &round).expect("sound");
+        assert_eq!(choice == Choice::Chain { nodes: 6 }, taken, "{rule:?}");
+        assert_eq!(matches!(choice, Choice::Model { .. }), !taken, "{rule:?}");
+        let alone = router.route(1, &Round { backlog: None, ..round }).expect("sound");
+        assert_eq!(alone, Choice::Chain { nodes: 6 }, "without a model drafter there is no other arm");
+    }
+    // The perceptron takes the place of the stated probabilities.
+    let mut router = router(0.2);
+    router.set_rule(Rule::Expected(4.0));
+    router.set_predictor(Some(Arc::new(perceptron(0.0).0)));
+    assert!(matches!(router.route(1, &round).expect("sound"), Choice::Model { .. }), "it predicts a quarter token");
+    router.set_rule(Rule::Rate);
+    assert!(matches!(router.route(1, &round).expect("sound"), Choice::Model { .. }));
+}
+
+#[test]
+fn features_tell_no_more_than_is_known_and_labels_come_from_the_text() {
+    let text: Vec<u32> = vec![5, 6, 7, 5, 6, 7, 8];
+    let mut router = router(0.2);
+    router.keep_examples();
+    for at in 1..=text.len() {
+        let chain =
+            Offer { tokens: &[6, 7, 5], parents: &[-1, 0, 1], path_probs: &[0.9, 0.8, 0.7], match_length: at as u32 };
+        let round = Round { text: &text[..at], chain, ..ALONE };
+        router.route(1, &round).expect("sound");
+    }
+    router.finish(1, &text);
+    let examples = router.take_examples();
+    assert!(router.take_examples().is_empty());
+    // Offers after 1, 2, ... tokens of the text; the last one has no text behind it and no label.
+    let labels: Vec<u32> = examples.iter().map(|example| example.1).collect();
+    assert_eq!(labels, [3, 0, 0, 2, 0, 0]);
+    for (at, (features, _)) in examples.iter().enumerate() {
+        // A draft of the round before can be known to one token at most.
+        assert!(features[15] <= 1_f32.ln_1p() + 1e-6, "offer {at}");
+        assert!((features[3] - (at as f32 + 1.0).ln_1p()).abs() < 1e-6);
+    }
+    assert_eq!(examples[1].0[15], 1_f32.ln_1p(), "the first draft's first token came true");
+    assert_eq!(examples[2].0[15], 0.0);
 }

@@ -61,6 +61,8 @@ pub struct CacheStats {
     pub active_bytes: usize,
     /// Bytes held by kept documents.
     pub cached_bytes: usize,
+    /// The present epoch, from 0.
+    pub epoch: u64,
 }
 
 struct Request {
@@ -245,6 +247,15 @@ impl SuffixCache {
         write(&self.history).compact()
     }
 
+    /// Begins a new epoch and returns its number: finished text is one epoch older now. See [`HistoryOptions::max_age`]
+    /// and [`HistoryOptions::epoch_decay`].
+    ///
+    /// # Errors
+    /// If a merge that was due failed.
+    pub fn advance_epoch(&self) -> Result<u64> {
+        write(&self.history).advance_epoch()
+    }
+
     /// Drops the oldest finished text, whole segments at a time, until at most `tokens` are left.
     pub fn evict_to(&self, tokens: u64) {
         write(&self.history).evict_to(tokens);
@@ -312,7 +323,8 @@ impl SuffixCache {
                 .iter()
                 .filter_map(|candidate| {
                     let continuation = texts.text(candidate.source)?.get(candidate.next..)?;
-                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind })
+                    let scale = if candidate.source == 0 { 1.0 } else { history.weight(candidate.source) };
+                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind, scale })
                 })
                 .collect();
             draft(&votes, &self.options.odds, options, &mut scratch.work, out);
@@ -403,6 +415,7 @@ impl SuffixCache {
         stats.cached_tokens = history.tokens() as usize;
         stats.cached_bytes = history.bytes();
         stats.segments = history.segments().len();
+        stats.epoch = history.epoch();
         stats
     }
 }

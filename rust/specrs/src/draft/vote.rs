@@ -45,6 +45,8 @@ pub struct Vote<'a> {
     pub length: u32,
     /// What kind of evidence it is.
     pub kind: Evidence,
+    /// What the text weighs for its age; 1 is all.
+    pub scale: f32,
 }
 
 /// A draft: nodes in topological order.
@@ -65,6 +67,20 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// An empty draft with room for `nodes` nodes, or for as many as are common.
+    #[must_use]
+    pub fn with_room(nodes: usize) -> Self {
+        const COMMON: usize = 64;
+        let room = nodes.min(COMMON);
+        Self {
+            tokens: Vec::with_capacity(room),
+            parents: Vec::with_capacity(room),
+            depths: Vec::with_capacity(room),
+            confidence: Vec::with_capacity(room),
+            ..Self::default()
+        }
+    }
+
     /// Empties the draft and keeps its storage.
     pub fn clear(&mut self) {
         self.tokens.clear();
@@ -154,7 +170,7 @@ fn count(
     for &index in alive {
         let vote = &votes[index as usize];
         let Some(&token) = vote.continuation.get(depth) else { continue };
-        let weight = odds.of(vote.kind, vote.length as usize + depth);
+        let weight = odds.of(vote.kind, vote.length as usize + depth) * vote.scale;
         total += weight;
         if token == SEPARATOR || token >= vocab_size {
             continue;

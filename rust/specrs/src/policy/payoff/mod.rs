@@ -11,11 +11,15 @@
 
 mod calibration;
 mod cost;
+mod features;
+mod mlp;
 mod request;
 mod router;
 mod saved;
 
 pub use calibration::Calibration;
 pub use cost::Cost;
-pub use request::{Offer, Shape};
-pub use router::{Choice, PayoffOptions, PayoffRouter, Round, replayed};
+pub use features::{CLASSES, FEATURE_VERSION, FEATURES};
+pub use mlp::{HIDDEN, Mlp};
+pub use request::{Example, Offer, Shape};
+pub use router::{Choice, PayoffOptions, PayoffRouter, Round, Rule, replayed};

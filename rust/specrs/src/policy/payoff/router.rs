@@ -1,10 +1,13 @@
 //! The choice itself, and what it learns from.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::calibration::Calibration;
 use super::cost::Cost;
-use super::request::{Offer, Record, RequestState, Shape};
+use super::features::features_of;
+use super::mlp::Mlp;
+use super::request::{Example, Offer, Record, RequestState, Shape};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Unread tokens of the model drafter beyond which reading them is an investment in later rounds.
@@ -34,6 +37,18 @@ pub enum Choice {
     },
     /// No draft: one plain step.
     Plain,
+}
+
+/// How a cache draft and the other arm are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Rule {
+    /// Seconds saved at the costs learned, with the draft cut where that is most.
+    #[default]
+    Rate,
+    /// The whole chain if more than this many accepted tokens are expected of it (Hybrid Verified Decoding: 6).
+    Expected(f32),
+    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, TensorRT-LLM: 4).
+    Match(u32),
 }
 
 /// Where a router starts from; everything but `explore` and `longest_model` is learned on.
@@ -87,6 +102,12 @@ pub struct PayoffRouter {
     pub(super) model_forward: Cost,
     pub(super) model: Record,
     pub(super) options: Knobs,
+    rule: Rule,
+    predictor: Option<Arc<Mlp>>,
+    /// Class bits of each token id, for the predictor's features; may be empty.
+    classes: Arc<[u8]>,
+    /// Examples that wait to be taken, if they are wanted.
+    examples: Option<Vec<Example>>,
     requests: HashMap<u64, RequestState>,
 }
 
@@ -127,8 +148,37 @@ impl PayoffRouter {
             model_forward: Cost::new(model_cost * 0.98, model_cost * 0.02),
             model: Record::default(),
             options: Knobs { acceptance: model_acceptance, longest_model, explore },
+            rule: Rule::Rate,
+            predictor: None,
+            classes: Arc::default(),
+            examples: None,
             requests: HashMap::new(),
         })
+    }
+
+    /// Changes the rule of the choice.
+    pub fn set_rule(&mut self, rule: Rule) {
+        self.rule = rule;
+    }
+
+    /// Changes what predicts a chain's accepted length: a trained perceptron, or with none the calibrated probabilities.
+    pub fn set_predictor(&mut self, predictor: Option<Arc<Mlp>>) {
+        self.predictor = predictor;
+    }
+
+    /// Tells the class bits of each token id, [`CLASSES`](super::CLASSES) of them, for the features.
+    pub fn set_classes(&mut self, classes: Arc<[u8]>) {
+        self.classes = classes;
+    }
+
+    /// Keeps an example of every chain whose label becomes known, until [`Self::take_examples`].
+    pub fn keep_examples(&mut self) {
+        self.examples.get_or_insert_default();
+    }
+
+    /// The examples kept so far, which are forgotten here.
+    pub fn take_examples(&mut self) -> Vec<Example> {
+        self.examples.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Replaces the guessed costs by measured ones: of the target's forward, and of the model drafter's.
@@ -161,7 +211,11 @@ impl PayoffRouter {
     pub fn finish(&mut self, id: u64, text: &[u32]) {
         if let Some(mut request) = self.requests.remove(&id) {
             let (chain, tree) = (&mut self.chain, &mut self.tree);
-            request.label(text, true, |shape, nodes| observe(chain, tree, shape, nodes));
+            let mut examples = Vec::new();
+            request.label(text, true, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+            if let Some(kept) = &mut self.examples {
+                kept.append(&mut examples);
+            }
         }
     }
 
@@ -177,15 +231,27 @@ impl PayoffRouter {
             return Err(unknown(id));
         };
         let (chain, tree) = (&mut self.chain, &mut self.tree);
-        request.label(round.text, false, |shape, nodes| observe(chain, tree, shape, nodes));
-        request.keep(round.text.len(), Shape::Chain, &round.chain);
-        request.keep(round.text.len(), Shape::Tree, &round.tree);
+        let mut examples = Vec::new();
+        request.label(round.text, false, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+        let wanted = self.predictor.is_some() || self.examples.is_some();
+        let features = wanted.then(|| Box::new(features_of(request, round, &self.classes)));
+        let predicted = features.as_ref().and_then(|known| Some(self.predictor.as_ref()?.predict(known)));
+        let features = features.filter(|_| self.examples.is_some());
+        if let Some(kept) = &mut self.examples {
+            kept.append(&mut examples);
+        }
+        request.keep(round.text.len(), Shape::Chain, &round.chain, features);
+        request.keep(round.text.len(), Shape::Tree, &round.tree, None);
         let acceptance = request.model.rate(self.model.rate(self.options.acceptance));
         let written = round.text.len().saturating_sub(request.prompt);
-        Ok(self.choose(round, acceptance, written))
+        let choice = self.choose(round, acceptance, written, predicted);
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.chose(matches!(choice, Choice::Chain { .. } | Choice::Tree { .. }));
+        }
+        Ok(choice)
     }
 
-    fn choose(&self, round: &Round<'_>, acceptance: f64, written: usize) -> Choice {
+    fn choose(&self, round: &Round<'_>, acceptance: f64, written: usize, predicted: Option<f32>) -> Choice {
         let plain_seconds = self.cost(round, 0);
         let plain = Arm { choice: Choice::Plain, tokens: 1.0, rate: 1.0 / plain_seconds };
         let model = self.model_arm(round, acceptance, written);
@@ -196,8 +262,26 @@ impl PayoffRouter {
             return arm.choice;
         }
         let other = model.map(|(arm, _)| arm).filter(|arm| arm.rate > plain.rate).unwrap_or(plain);
-        let chain = self.best_cut(round, &round.chain, &self.chain, &other);
-        let tree = self.best_cut(round, &round.tree, &self.tree, &other);
+        let stated = self.expected(round.chain.path_probs);
+        let expected = predicted.unwrap_or(stated);
+        let offered = round.chain.tokens.len().min(round.budget);
+        let whole = match self.rule {
+            Rule::Rate => None,
+            Rule::Expected(least) => Some(expected > least),
+            Rule::Match(least) => Some(round.chain.match_length >= least),
+        };
+        if let Some(whole) = whole {
+            // These rules know two arms: without a model drafter the cache's draft is all there is.
+            let taken = offered > 0 && (whole || model.is_none());
+            return if taken {
+                Choice::Chain { nodes: offered }
+            } else {
+                model.map_or(Choice::Plain, |(arm, _)| arm.choice)
+            };
+        }
+        let trust = if stated > 0.0 { expected / stated } else { 1.0 };
+        let chain = self.best_cut(round, &round.chain, &self.chain, trust, &other);
+        let tree = self.best_cut(round, &round.tree, &self.tree, trust, &other);
         match (chain, tree) {
             (None, None) => other.choice,
             (Some((_, nodes)), None) => Choice::Chain { nodes },
@@ -241,12 +325,13 @@ impl PayoffRouter {
     ///
     /// A token that the other arm would write is worth the time this takes. What lies beyond is not lost by the other
     /// arm, since the place to copy from is still there after its round: together it is worth one more round of copying,
-    /// and each further token what it costs to copy.
+    /// and each further token what it costs to copy. `trust` scales the calibrated rates to what a predictor says.
     fn best_cut(
         &self,
         round: &Round<'_>,
         offer: &Offer<'_>,
         calibration: &Calibration,
+        trust: f32,
         other: &Arm,
     ) -> Option<(f64, usize)> {
         let offered = offer.path_probs.len().min(round.budget);
@@ -263,7 +348,8 @@ impl PayoffRouter {
         for node in 0..offered.min(MOST_NODES) {
             let parent = offer.parents[node];
             depths[node] = if parent < 0 { 1 } else { depths[parent as usize] + 1 };
-            value += f64::from(calibration.rate(offer.path_probs[node])) * worth(f64::from(depths[node]));
+            let rate = (calibration.rate(offer.path_probs[node]) * trust).min(1.0);
+            value += f64::from(rate) * worth(f64::from(depths[node]));
             let gain = value - self.cost(round, node + 1);
             if gain > best.map_or(0.0, |(most, _)| most) {
                 best = Some((gain, node + 1));
@@ -272,7 +358,7 @@ impl PayoffRouter {
         best
     }
 
-    /// Accepted tokens expected of the first nodes of a cache chain.
+    /// Accepted tokens expected of a cache chain, by its calibrated path probabilities.
     pub fn expected(&self, path_probs: &[f32]) -> f32 {
         path_probs.iter().map(|&path_prob| self.chain.rate(path_prob)).sum()
     }

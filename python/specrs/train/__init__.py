@@ -1,0 +1,1 @@
+"""What is learned once, from traces or text, and used in every run: one module per thing."""
