@@ -79,20 +79,22 @@ def test_a_seeded_sample_follows_neither_clock_nor_neighbours(shuffle):
 
 
 @pytest.mark.parametrize("seed", [5, None])
-@pytest.mark.parametrize("batch", [1, 50])
+@pytest.mark.parametrize("batch", [2, 50])
 def test_drawn_texts_have_the_targets_law(seed, batch, monkeypatch):
     """The first two tokens of many samples against their exact law, by chi-square, while every arm is taken."""
     source = np.random.default_rng(3)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int(source.integers(1 << 63)))
-    target, prompt, samples = TattleLM(4, habit=1.0), [0, 1, 2, 0, 1, 2, 0], 1000
+    target, prompt, samples = TattleLM(4, habit=1.0), [0, 1, 2, 0, 1, 2, 0], 500
     positions = np.arange(len(prompt) + 1)
     rows = [target.row(np.array(prompt), positions[:-1])]
     rows += [target.row(np.array([*prompt, first]), positions) for first in range(4)]
     first, *second = [np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in rows]
     law = (first[:, None] * np.stack(second)).ravel()
-    drafter = HybridDrafter(4, model=ModelDrafter(TattleLM(4, habit=1.0, salt=8), 4), router=PayoffRouter(explore=0.5))
-    options = {"max_new_tokens": 5, "temperature": 1.0, "max_batch": batch, "n": samples, "seed": seed, **FOREVER}
-    made = specrs.generate(target, prompt, drafter=drafter, **options)
+    drafter = HybridDrafter(
+        4, model=ModelDrafter(TattleLM(4, habit=1.0, salt=8), 4), router=PayoffRouter(explore=0.5), clock=lambda: 0.0
+    )
+    options = {"max_new_tokens": 4, "temperature": 1.0, "max_batch": batch, "n": samples, "seed": seed, **FOREVER}
+    made = specrs.generate(target, prompt, drafter=drafter, draft_tokens=3, **options)
     counts = np.bincount([one.ids[0] * 4 + one.ids[1] for one in made], minlength=16)
     expected = law * samples
     assert ((counts - expected) ** 2 / expected).sum() < 45, "p < 1e-4"
@@ -106,6 +108,15 @@ def test_the_model_is_left_out_beyond_its_context():
     options = {"max_new_tokens": 80, **FOREVER}
     made = specrs.generate(target, PROMPTS[0], drafter="hybrid", draft_model=short, **options)
     assert made.ids == specrs.generate(target, PROMPTS[0], drafter="none", **options).ids
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "seed": 4}])
+def test_ids_that_the_target_lacks_are_not_proposed(options):
+    cache = specrs.SuffixCache()
+    cache.add([7, 3, 9, 7, 3, 9, 4000, 4001, 7, 3, 4000])
+    made = specrs.generate(TattleLM(), PROMPTS[0], drafter=hybrid(cache=cache), max_new_tokens=30, **options, **FOREVER)
+    assert max(made.ids) < 32
+    assert made.finish_reason == "length"
 
 
 def test_a_finished_request_leaves_nothing_behind():

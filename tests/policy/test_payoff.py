@@ -71,7 +71,7 @@ def test_slow_rows_shorten_drafts() -> None:
     for _ in range(200):
         for rows in (1, 9, 31):
             cheap.note_forward(rows, 0.1 + 0.0001 * rows)
-            dear.note_forward(rows, 0.1 + 0.02 * rows)
+            dear.note_forward(rows, 0.1 + 0.05 * rows)
     assert route(cheap, offer)[1] > 2 * route(dear, offer)[1] > 0
 
 

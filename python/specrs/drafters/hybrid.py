@@ -147,7 +147,7 @@ class HybridDrafter:
                 lengths[b] = nodes
             drafted = trees if arm == "tree" else chains
             assert drafted is not None
-            made.append(None if arm == "model" else _cut(arm, drafted, b, nodes))
+            made.append(None if arm == "model" else _cut(arm, drafted, b, nodes, self._vocab_size))
         for b, proposal in self._ask_model(requests, lengths):
             made[b] = proposal
         proposals = [proposal for proposal in made if proposal is not None]
@@ -201,7 +201,7 @@ class HybridDrafter:
         draft = self._model.propose(asked, list(lengths.values()))
         seconds = self._clock() - start
         self.router.note_model_time(int(np.diff(draft.node_ptr).max()), len(asked), read, seconds)
-        return [(b, _cut("model", draft, i, None)) for i, b in enumerate(lengths)]
+        return [(b, _cut("model", draft, i, None, self._vocab_size)) for i, b in enumerate(lengths)]
 
     def _join(self, proposals: Sequence[_Proposal], *, with_laws: bool) -> Draft:
         tokens = np.concatenate([proposal.tokens for proposal in proposals])
@@ -283,10 +283,16 @@ def _offer(draft: Draft, b: int) -> tuple[TokenArray, np.ndarray, FloatArray]:
     return draft.tokens[nodes], draft.parents[nodes], draft.confidence[nodes]
 
 
-def _cut(arm: str, draft: Draft, b: int, nodes: int | None) -> _Proposal:
-    """Return the first ``nodes`` nodes of request number ``b``; all of them with None."""
+def _cut(arm: str, draft: Draft, b: int, nodes: int | None, vocab_size: int) -> _Proposal:
+    """Return the first ``nodes`` nodes of request number ``b``; all of them with None.
+
+    A cache that was filled elsewhere may hold ids that the target lacks; a draft ends before the first of them.
+    """
     own = draft.nodes_of(b)
     own = own if nodes is None else slice(own.start, min(own.start + nodes, own.stop))
+    foreign = np.flatnonzero(draft.tokens[own] >= vocab_size)
+    if len(foreign):
+        own = slice(own.start, own.start + int(foreign[0]))
     assert draft.confidence is not None
     return _Proposal(
         arm,

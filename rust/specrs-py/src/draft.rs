@@ -1,5 +1,7 @@
 //! Cache drafting (`specrs::draft`): class `SuffixCache`.
 
+use std::cell::RefCell;
+
 use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use specrs::draft::{CacheOptions, Draft, DraftOptions, HistoryOptions, Shape, StepDrafts};
@@ -85,6 +87,11 @@ fn min_prob_of(py: Python<'_>, min_prob: f32) -> PyResult<f32> {
 
 fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
     usize::try_from(value).map_err(|_| invalid(py, &format!("{name} must be 0 or more, got {value}")))
+}
+
+thread_local! {
+    /// A draft that single steps reuse, so that they allocate nothing of their own.
+    static DRAFT: RefCell<Draft> = RefCell::default();
 }
 
 /// Drafts from text already seen: the requests' own, and that of finished ones.
@@ -208,12 +215,12 @@ impl SuffixCache {
             eos: &eos,
             vocab_size: u32::MAX,
         };
-        let drafted = enter(py, || {
-            let mut out = Draft::with_room(options.budget);
-            self.cache.step(request_id, &tokens, &options, &mut out)?;
-            Ok(out)
-        })?;
-        Ok(arrays_of(py, drafted))
+        // Taken, not borrowed: what Python runs meanwhile on this thread finds an empty one.
+        let mut draft = DRAFT.take();
+        enter(py, || self.cache.step(request_id, &tokens, &options, &mut draft))?;
+        let arrays = arrays_of(py, &draft);
+        DRAFT.set(draft);
+        Ok(arrays)
     }
 
     #[pyo3(signature = (request_id, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
@@ -234,12 +241,12 @@ impl SuffixCache {
             eos: &eos,
             vocab_size: u32::MAX,
         };
-        let drafted = enter(py, || {
-            let mut out = Draft::with_room(options.budget);
-            self.cache.draft(request_id, &options, &mut out)?;
-            Ok(out)
-        })?;
-        Ok(arrays_of(py, drafted))
+        // Taken, not borrowed: what Python runs meanwhile on this thread finds an empty one.
+        let mut draft = DRAFT.take();
+        enter(py, || self.cache.draft(request_id, &options, &mut draft))?;
+        let arrays = arrays_of(py, &draft);
+        DRAFT.set(draft);
+        Ok(arrays)
     }
 
     #[pyo3(signature = (request_ids, new_tokens, new_ptr, budget, *, shape = "chain", min_prob = 0.1, eos = None, threads = 1))]
@@ -320,15 +327,15 @@ pub fn documents_of(
     Ok((tokens_of(py, tokens)?, integers_of(py, "ptr", ptr)?))
 }
 
-fn arrays_of(py: Python<'_>, draft: Draft) -> DraftArrays<'_> {
-    let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = draft;
+fn arrays_of<'py>(py: Python<'py>, draft: &Draft) -> DraftArrays<'py> {
+    // Short arrays are copied: numpy's own small blocks cost less than wrapping a vector.
     (
-        tokens.into_pyarray(py),
-        parents.into_pyarray(py),
-        depths.into_pyarray(py),
-        confidence.into_pyarray(py),
-        match_length,
-        expected_accepted,
+        PyArray1::from_slice(py, &draft.tokens),
+        PyArray1::from_slice(py, &draft.parents),
+        PyArray1::from_slice(py, &draft.depths),
+        PyArray1::from_slice(py, &draft.confidence),
+        draft.match_length,
+        draft.expected_accepted,
     )
 }
 

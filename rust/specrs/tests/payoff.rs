@@ -183,6 +183,22 @@ fn costs_are_learned_from_timings() {
 }
 
 #[test]
+fn guessed_costs_keep_their_ratio_when_one_is_timed() {
+    let mut timed = router(0.2);
+    let mut guessed = router(0.2);
+    timed.note_forward(1, 1e-4);
+    for paths in [&[][..], &[0.4], &[0.9; 5]] {
+        assert_eq!(route(&mut timed, paths, &[], BESIDE_A_MODEL), route(&mut guessed, paths, &[], BESIDE_A_MODEL));
+    }
+    let mut drafted = router(0.2);
+    drafted.note_model_time(4, 1, 1, 4.0 * 0.2 * 1e3);
+    assert_eq!(route(&mut drafted, &[], &[], BESIDE_A_MODEL), route(&mut guessed, &[], &[], BESIDE_A_MODEL));
+    let mut measured = router(0.2);
+    measured.set_costs(Cost::table(&[1.0, 128.0], &[1e-3, 3.54e-3]).expect("rising"), None);
+    assert_eq!(route(&mut measured, &[], &[], BESIDE_A_MODEL), route(&mut guessed, &[], &[], BESIDE_A_MODEL));
+}
+
+#[test]
 fn replay_labels_only_what_is_known() {
     let (tokens, parents) = ([5, 6, 9, 7], [-1, 0, 0, 1]);
     assert_eq!(replayed(&tokens, &parents, &[]), [None; 4]);

@@ -73,6 +73,8 @@ pub struct History {
     recent_documents: u64,
     seals: u64,
     epoch: u64,
+    /// Grows with every change of what there is to find, or of where it lies.
+    version: u64,
     merge: Option<Merge>,
 }
 
@@ -101,6 +103,7 @@ impl History {
             recent_documents: 0,
             seals: 0,
             epoch: 0,
+            version: 0,
             merge: None,
         })
     }
@@ -113,6 +116,7 @@ impl History {
         if document.is_empty() {
             return Ok(());
         }
+        self.version += 1;
         self.recent.extend(document);
         self.recent.end_document();
         self.recent_documents += 1;
@@ -128,6 +132,7 @@ impl History {
     /// # Errors
     /// If a merge that is due failed.
     pub fn add_segment(&mut self, segment: Arc<Segment>) -> Result<()> {
+        self.version += 1;
         self.seal()?;
         if segment.tokens() > 0 {
             let source = self.next_source();
@@ -145,6 +150,7 @@ impl History {
         if self.recent_documents == 0 {
             return Ok(());
         }
+        self.version += 1;
         let recent = std::mem::take(&mut self.recent);
         self.recent_documents = 0;
         let source = self.source;
@@ -213,6 +219,7 @@ impl History {
     /// # Errors
     /// If they do not fit into one.
     pub fn compact(&mut self) -> Result<()> {
+        self.version += 1;
         self.seal()?;
         self.merge = None;
         let mut kept: Vec<Tier> = Vec::new();
@@ -238,8 +245,14 @@ impl History {
     pub fn advance_epoch(&mut self) -> Result<u64> {
         self.seal()?;
         self.epoch += 1;
+        self.version += 1;
         self.evict();
         Ok(self.epoch)
+    }
+
+    /// A number that differs after every change; while it stays, matches stay what they are.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// The present epoch, from 0.
@@ -288,6 +301,7 @@ impl History {
 
     /// Drops the oldest segments until at most `tokens` are left; the live tier goes last, whole.
     pub fn evict_to(&mut self, tokens: u64) {
+        self.version += 1;
         let mut left = self.tokens();
         let mut dropped = 0;
         while left > tokens && dropped < self.tiers.len() {

@@ -67,20 +67,6 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// An empty draft with room for `nodes` nodes, or for as many as are common.
-    #[must_use]
-    pub fn with_room(nodes: usize) -> Self {
-        const COMMON: usize = 64;
-        let room = nodes.min(COMMON);
-        Self {
-            tokens: Vec::with_capacity(room),
-            parents: Vec::with_capacity(room),
-            depths: Vec::with_capacity(room),
-            confidence: Vec::with_capacity(room),
-            ..Self::default()
-        }
-    }
-
     /// Empties the draft and keeps its storage.
     pub fn clear(&mut self) {
         self.tokens.clear();

@@ -70,6 +70,18 @@ impl Cost {
         self.never_fall();
     }
 
+    /// Whether the seconds are seconds, and not a guess whose ratios alone count.
+    pub(super) fn is_measured(&self) -> bool {
+        self.measured
+    }
+
+    /// Multiplies a guess, so that it keeps its ratio to another cost of which a first timing came.
+    pub(super) fn scale_guess(&mut self, ratio: f64) {
+        if !self.measured && ratio.is_finite() && ratio > 0.0 {
+            self.seconds.iter_mut().for_each(|point| *point *= ratio);
+        }
+    }
+
     /// The point at or below `rows`, and how far towards the next one; beyond the table the share exceeds 1.
     fn place(&self, rows: f64) -> (usize, f64) {
         let last = self.rows.len().saturating_sub(2);

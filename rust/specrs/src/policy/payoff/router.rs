@@ -10,8 +10,10 @@ use super::mlp::Mlp;
 use super::request::{Example, Offer, Record, RequestState, Shape};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Unread tokens of the model drafter beyond which reading them is an investment in later rounds.
+/// Tokens that a text is expected to go on for at least.
 const SHORT: usize = 64;
+/// Share of reading what the cache wrote that the model drafter's next round has to pay for.
+const NEXT_FEW: f64 = 0.5;
 /// An exploring round costs at most this many plain ones.
 const DEAREST_TRY: f64 = 4.0;
 /// Nodes of a cache draft that are looked at; more are never worth a forward.
@@ -183,6 +185,7 @@ impl PayoffRouter {
 
     /// Replaces the guessed costs by measured ones: of the target's forward, and of the model drafter's.
     pub fn set_costs(&mut self, forward: Cost, model_forward: Option<Cost>) {
+        self.model_forward.scale_guess(forward.seconds(1) / self.forward.seconds(1));
         self.forward = forward;
         if let Some(cost) = model_forward {
             self.model_forward = cost;
@@ -312,7 +315,8 @@ impl PayoffRouter {
             survival *= acceptance.min(0.995);
             tokens += survival;
             let seconds = nodes as f64 * token + self.cost(round, nodes);
-            let share = if backlog > SHORT { (tokens / ahead).min(1.0) } else { 1.0 };
+            // The prompt is read for all rounds to come, a stretch that the cache wrote for the next few.
+            let share = if backlog > written { (tokens / ahead).min(1.0) } else { NEXT_FEW };
             let rate = tokens / (seconds + read * share);
             if best.is_none_or(|(arm, _)| rate > arm.rate) {
                 best = Some((Arm { choice: Choice::Model { nodes }, tokens, rate }, seconds + read));
@@ -365,6 +369,9 @@ impl PayoffRouter {
 
     /// Learns the time of a target forward over `rows` rows.
     pub fn note_forward(&mut self, rows: usize, seconds: f64) {
+        if !self.forward.is_measured() {
+            self.model_forward.scale_guess(seconds / self.forward.seconds(rows));
+        }
         self.forward.note(rows, seconds);
     }
 
@@ -376,6 +383,9 @@ impl PayoffRouter {
         let batch = batch.max(1);
         let expected = self.model_forward.seconds(read.max(1)) + (nodes - 1) as f64 * self.model_forward.seconds(batch);
         let ratio = seconds / expected;
+        if !self.model_forward.is_measured() {
+            self.forward.scale_guess(ratio);
+        }
         self.model_forward.note(batch, self.model_forward.seconds(batch) * ratio);
     }
 
