@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,12 @@ class SuffixCache:
         Most matches that vote: of the request's own text, and of all finished text.
     max_tokens : int, optional
         Most tokens of finished text that are kept; the oldest is dropped when there is more.
+    max_bytes : int, optional
+        Most bytes that finished text takes, in memory or mapped.
+    max_age : int, optional
+        Epochs after which finished text is dropped; :meth:`advance_epoch` begins a new one.
+    epoch_decay : float
+        What finished text weighs in drafts for each epoch that it is old: 1 keeps all text equal.
     """
 
     def __new__(
@@ -71,6 +77,9 @@ class SuffixCache:
         min_match: int = 1,
         max_votes: int = 8,
         max_tokens: int | None = None,
+        max_bytes: int | None = None,
+        max_age: int | None = None,
+        epoch_decay: float = 1.0,
     ) -> SuffixCache: ...
     def start(self, request_id: int, prompt: npt.ArrayLike) -> None:
         """Open a request with its prompt, integers of shape (T,); a known id raises ``RequestError``."""
@@ -95,6 +104,12 @@ class SuffixCache:
 
     def evict_to(self, tokens: int) -> None:
         """Drop the oldest finished text, whole segments at a time, until at most ``tokens`` are left."""
+
+    def advance_epoch(self) -> int:
+        """Begin a new epoch and return its number: finished text is one epoch older now, and dropped if too old.
+
+        For text that goes out of date at known times: rollouts of a model that is being trained, or by the clock.
+        """
 
     def count(self, pattern: npt.ArrayLike) -> int:
         """Return how often a pattern, integers of shape (T,), occurs within documents of the finished text."""
@@ -545,8 +560,44 @@ def pad_drafts(
     """Return ragged drafts as int32 of shape (B, width), filled up with ``fill``, and their lengths, shape (B,)."""
 
 @final
+class PayoffPredictor:
+    """Predicts how much of a cache draft is accepted: a perceptron with two hidden layers of 256 rectified units.
+
+    Parameters
+    ----------
+    layers : tuple of three (weights, bias)
+        Arrays of float32, shapes (F, 256) and (256,), (256, 256) and (256,), (256, 1) and (1,). F is the number of
+        features that :meth:`PayoffRouter.take_examples` gives.
+    fingerprint : str
+        Names the tokenizer that it was trained with.
+    """
+
+    def __new__(
+        cls,
+        layers: tuple[
+            tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+            tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+            tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+        ],
+        fingerprint: str = "",
+    ) -> PayoffPredictor: ...
+    @property
+    def fingerprint(self) -> str:
+        """Names the tokenizer that it was trained with."""
+
+    def predict(self, features: npt.NDArray[np.float32]) -> float:
+        """Return the accepted tokens expected of a draft with these features, shape (F,)."""
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a predictor's file: versions, sizes, fingerprint, weights, checksum."""
+
+    @staticmethod
+    def from_bytes(data: bytes) -> PayoffPredictor:
+        """Return a predictor from what ``to_bytes`` gave; damage and other versions are refused."""
+
+@final
 class PayoffRouter:
-    """Chooses, before verification, between the cache's draft, a model drafter's, and none.
+    """Chooses, before verification, between the cache's chain and tree, a model drafter's draft, and none.
 
     The arm with the most expected tokens per unit of time wins, and a cache draft is cut where one more token costs
     more than it brings. Hybrid Verified Decoding (Su et al., arXiv:2606.01019) compares with a fixed threshold instead.
@@ -554,13 +605,13 @@ class PayoffRouter:
     Parameters
     ----------
     token_cost : float
-        Cost of one more token in a forward, as a share of a forward over one token.
-    model_cost : float, optional
-        Cost of a model draft, as a share of a forward over one token; none means that there is no model drafter.
-    model_nodes : int
-        Tokens that a model draft verifies.
-    model_accepted : float
-        Accepted tokens expected of a model draft.
+        Cost of one more row in a forward, as a share of a forward over one row.
+    model_cost : float
+        Cost of one token of the model drafter, as a share of a forward over one row.
+    model_acceptance : float
+        Probability that a token of the model drafter is accepted given that its parent is.
+    longest_model : int
+        Longest draft of the model drafter.
     explore : float
         Share of rounds that try the model drafter against the estimate.
     """
@@ -569,31 +620,92 @@ class PayoffRouter:
         cls,
         *,
         token_cost: float = 0.02,
-        model_cost: float | None = None,
-        model_nodes: int = 4,
-        model_accepted: float = 1.5,
+        model_cost: float = 0.25,
+        model_acceptance: float = 0.7,
+        longest_model: int = 8,
         explore: float = 0.01,
     ) -> PayoffRouter: ...
-    def choose(self, path_probs: npt.ArrayLike, uniform: float) -> tuple[str, int]:
-        """Return ('cache', nodes to verify), ('model', 0) or ('plain', 0).
+    def copy(self) -> PayoffRouter:
+        """Return a router that knows what this one learned, without its requests."""
 
-        ``path_probs``, shape (N,), are the products of confidences down to each node, in the order of the nodes;
-        ``uniform`` in [0, 1) decides on exploration.
+    def set_costs(
+        self, forward: tuple[list[float], list[float]], draft: tuple[list[float], list[float]] | None
+    ) -> None:
+        """Replace the guessed costs by measured ones: (rising row counts from 1, seconds of a forward over each).
+
+        ``forward`` is the target's, ``draft`` the model drafter's.
         """
 
-    def expected(self, path_probs: npt.ArrayLike) -> float:
-        """Return the accepted tokens expected of a draft, after calibration."""
+    def set_rule(self, rule: Literal["rate", "expected", "match"], threshold: float = 0.0) -> None:
+        """Change the rule: 'rate' is ours; the others take the whole chain, or else the model drafter's draft.
 
-    def note_time(self, tokens: int, seconds: float) -> None:
-        """Learn the time of a target forward over ``tokens`` tokens."""
+        'expected': if more than ``threshold`` accepted tokens are expected (Hybrid Verified Decoding: 6). 'match': if
+        the match has at least ``threshold`` tokens (SAM-Decoding: 5, TensorRT-LLM: 4).
+        """
 
-    def note_model(self, nodes: int, accepted: int, seconds: float) -> None:
-        """Learn from a model draft: nodes verified, tokens accepted, seconds spent drafting."""
+    def set_predictor(self, predictor: PayoffPredictor | None) -> None:
+        """Change what predicts a chain's accepted length; None: the calibrated path probabilities."""
 
-    def note_cache(
-        self, tokens: npt.ArrayLike, parents: npt.ArrayLike, path_probs: npt.ArrayLike, following: npt.ArrayLike
-    ) -> None:
-        """Learn from a cache draft, verified or not, by the tokens that followed it."""
+    def set_classes(self, classes: npt.NDArray[np.uint8]) -> None:
+        """Tell the class bits of each token id: 1 white space, 2 punctuation, 4 bracket, 8 delimiter."""
+
+    def keep_examples(self) -> None:
+        """Keep an example of every chain whose label becomes known, until ``take_examples``."""
+
+    def take_examples(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        """Return features, shape (N, F), and accepted lengths, shape (N,), of the examples kept, and forget them."""
+
+    def start(self, request_id: int, prompt_length: int) -> None:
+        """Meet a request."""
+
+    def finish(self, request_id: int, text: npt.NDArray[np.uint32]) -> None:
+        """Let go of a request, learning what its text still tells. Unknown ids are ignored."""
+
+    def route(
+        self,
+        request_id: int,
+        text: npt.NDArray[np.uint32],
+        chain: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.float32]],
+        tree: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.float32]] | None = None,
+        *,
+        budget: int,
+        batch: int = 1,
+        remaining: int,
+        backlog: int | None = None,
+        uniform: float,
+        match_length: int = 0,
+    ) -> tuple[Literal["chain", "tree", "model", "plain"], int]:
+        """Return which draft to verify and how many of its nodes, learning from earlier drafts by ``text``.
+
+        Parameters
+        ----------
+        request_id : int
+        text : array of uint32, shape (T,)
+            All committed tokens.
+        chain, tree : tuple of arrays of uint32, int32 and float32, shape (N,) each
+            Tokens, parents and confidences of the cache's drafts, best first.
+        budget : int
+            Most nodes.
+        batch : int
+            Requests that share the forward.
+        remaining : int
+            Tokens that may still be written.
+        backlog : int, optional
+            Committed tokens that the model drafter has not read; None where it cannot draft.
+        uniform : float
+            A coin in [0, 1) that decides on exploration.
+        match_length : int
+            Longest match behind the cache's drafts.
+        """
+
+    def note_forward(self, rows: int, seconds: float) -> None:
+        """Learn the time of a target forward over ``rows`` rows."""
+
+    def note_model_time(self, nodes: int, batch: int, read: int, seconds: float) -> None:
+        """Learn the time of a model draft of ``nodes`` tokens for ``batch`` requests, after ``read`` unread ones."""
+
+    def note_model(self, request_id: int, accepted: int, refused: bool) -> None:
+        """Learn from a verified model draft: tokens accepted, and whether one was refused after them."""
 
     def save(self) -> str:
         """Return what was learned, as text with its version."""

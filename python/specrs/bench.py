@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from specrs.models.hf import TransformersTarget
 
 #: Methods of this library, and those of transformers measured beside them.
-OURS = ("none", "cache", "cache-tree", "model")
+OURS = ("none", "cache", "cache-tree", "model", "hybrid")
 PEERS = ("transformers", "transformers-lookup", "transformers-assisted")
 
 
@@ -106,7 +106,7 @@ def bench(
     methods : sequence of str
         Of ``OURS`` and ``PEERS``; ``none`` is added if missing. ``cache:svip`` is ``cache`` with policy ``svip``.
     draft_model : TransformersTarget, optional
-        For ``model`` and ``transformers-assisted``.
+        For ``model``, ``hybrid`` and ``transformers-assisted``.
     max_new_tokens : int, optional
         Default: each prompt's own.
     draft_tokens : int, optional
@@ -138,7 +138,7 @@ def bench(
             f"{', '.join(foreign)} run on a transformers model, and {target.name} runs in {backend}; "
             "benches/llama_cpp.py measures llama.cpp's own methods"
         )
-    needing = [m for m in methods if m.partition(":")[0] in ("model", "transformers-assisted")]
+    needing = [m for m in methods if m.partition(":")[0] in ("model", "hybrid", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
     target_cost(target)  # measured before the clock starts
@@ -189,7 +189,7 @@ def _our_run(
     options: dict[str, Any] = {"drafter": base.removesuffix("-tree")}
     if policy:
         options["policy"] = policy
-    if base == "model":
+    if base in ("model", "hybrid"):
         options["draft_model"] = draft_model
     if base.endswith("-tree"):
         options["draft_shape"] = "tree"

@@ -86,7 +86,9 @@ def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **option
         As :func:`specrs.generate`, for both sides. For sampled texts give a ``seed``: with deterministic drafters the
         texts are the same then, token for token.
     """
-    drafting = {name: options.pop(name) for name in ("draft_model", "draft_tokens", "draft_shape") if name in options}
+    drafting = {
+        name: options.pop(name) for name in ("draft_model", "draft_tokens", "draft_shape", "payoff") if name in options
+    }
     plain = generate(model, prompt, drafter="none", **options)
     method = generate(model, prompt, drafter=drafter, **drafting, **options)
     at = first_difference(plain.ids, method.ids)

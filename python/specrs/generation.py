@@ -183,6 +183,7 @@ def stream(
     disable_above_context: int | None = None,
     verification: Verifier | EnsembleHead | str | Path | None = None,
     bias_budget: float | None = None,
+    payoff: Any = None,
     max_new_tokens: int = 256,
     min_new_tokens: int = 0,
     temperature: float = 0.0,
@@ -255,12 +256,12 @@ def stream(
     if max_batch < 1:
         raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
     if isinstance(drafter, str):
-        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape)
+        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape, payoff=payoff)
     else:
         made = drafter
-        if draft_model is not None or draft_shape != "chain":
+        if draft_model is not None or draft_shape != "chain" or payoff is not None:
             raise InvalidInputError(
-                f"draft_model and draft_shape are for drafters by name; {made.name!r} was given as an object"
+                f"draft_model, draft_shape and payoff are for drafters by name; {made.name!r} was given as an object"
             )
     for name, limit in (("batch", disable_above_batch), ("context", disable_above_context)):
         if limit is not None and limit < 0:
@@ -356,8 +357,9 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     prompt : str, sequence of int, list of chat messages, or a list of these
         Text, token ids, or messages ``{"role": ..., "content": ...}`` for the chat template. A list of prompts gives a
         list of generations, which run together; none depends on the others.
-    drafter : {'cache', 'model', 'none'} or Drafter
-        Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``none`` is plain decoding.
+    drafter : {'cache', 'model', 'hybrid', 'none'} or Drafter
+        Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``hybrid`` chooses between
+        the two each round; ``none`` is plain decoding.
     draft_model : object, optional
         A smaller model of the same vocabulary: anything that :func:`specrs.load` takes.
     draft_tokens : int, optional
@@ -378,6 +380,8 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         Most bias that each text may gather under ``verification``; beyond it the verification is exact.
     draft_shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
+    payoff : str or Path, optional
+        A predictor that ``specrs train payoff`` made, for ``hybrid``; by default it trusts calibrated probabilities.
     max_new_tokens, min_new_tokens : int
         Length limits of the output. Before the minimum, ends cannot be drawn.
     temperature, top_k, top_p, min_p : float, int, float, float

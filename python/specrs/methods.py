@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specrs.drafters.base import Drafter
+    from specrs.drafters.model import ModelDrafter
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
     from specrs.policies.cost import CostTable
@@ -21,6 +22,7 @@ DRAFTERS = {
     "none": "plain decoding through the same loop; the baseline",
     "cache": "continues the longest suffix of the text that occurred before; no model",
     "model": "a smaller model of the same vocabulary (draft_model=)",
+    "hybrid": "each round the cache's chain or tree, the model's draft (draft_model=), or none, by what pays most",
 }
 #: Shapes that the cache drafter draws its drafts in.
 SHAPES = ("chain", "tree")
@@ -28,17 +30,21 @@ SHAPES = ("chain", "tree")
 LONGEST = {"none": 0, "cache": 40, "model": 8}
 
 
-def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, shape: str = "chain") -> Drafter:
+def make_drafter(
+    name: str, target: TargetModel, *, draft_model: Any = None, shape: str = "chain", payoff: Any = None
+) -> Drafter:
     """Return the drafter called ``name`` for ``target``.
 
     Parameters
     ----------
-    name : {'none', 'cache', 'model'}
+    name : {'none', 'cache', 'model', 'hybrid'}
     target : TargetModel
     draft_model : TargetModel, PreTrainedModel, str or Path, optional
-        What ``model`` drafts with: anything that :func:`specrs.load` takes.
+        What ``model`` and ``hybrid`` draft with: anything that :func:`specrs.load` takes. ``hybrid`` does without.
     shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
+    payoff : str or Path, optional
+        Predictor of the hybrid drafter, a file that ``specrs train payoff`` made.
 
     Raises
     ------
@@ -55,8 +61,10 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         raise InvalidInputError(f"draft_shape must be one of {', '.join(map(repr, SHAPES))}, got {shape!r}")
     if shape != "chain" and name != "cache":
         raise InvalidInputError(f"draft_shape={shape!r} is for drafter='cache', got drafter={name!r}")
-    if draft_model is not None and name != "model":
-        raise InvalidInputError(f"draft_model is for drafter='model', got drafter={name!r}")
+    if draft_model is not None and name not in ("model", "hybrid"):
+        raise InvalidInputError(f"draft_model is for drafter='model' and 'hybrid', got drafter={name!r}")
+    if payoff is not None and name != "hybrid":
+        raise InvalidInputError(f"payoff is for drafter='hybrid', got drafter={name!r}")
     if name == "none":
         from specrs.drafters.none import NoDrafter
 
@@ -65,8 +73,19 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         from specrs.drafters.cache import CacheDrafter
 
         return CacheDrafter(target.vocab_size, shape=shape)
-    if draft_model is None:
+    # The router chooses a length before the model writes; a chain may still end early where the model is unsure.
+    sure = 0.4 if name == "hybrid" else 0.0
+    model = None if draft_model is None else _model_drafter(target, draft_model, min_confidence=sure)
+    if name == "hybrid":
+        from specrs.drafters.hybrid import HybridDrafter
+
+        return HybridDrafter(target.vocab_size, model=model, predictor=payoff, tokenizer=target.tokenizer)
+    if model is None:
         raise InvalidInputError("drafter='model' needs draft_model=, a smaller model of the same vocabulary")
+    return model
+
+
+def _model_drafter(target: TargetModel, draft_model: Any, *, min_confidence: float) -> ModelDrafter:
     from specrs.drafters.model import ModelDrafter
     from specrs.models.loading import load
     from specrs.models.vocabulary import require_same_vocabulary
@@ -76,7 +95,7 @@ def make_drafter(name: str, target: TargetModel, *, draft_model: Any = None, sha
         loaded = load(draft_model, backend=getattr(target, "backend", "transformers"))
     if target.tokenizer is not None and loaded.tokenizer is not None:
         require_same_vocabulary(target.tokenizer, loaded.tokenizer)
-    return ModelDrafter(loaded, target.vocab_size)
+    return ModelDrafter(loaded, target.vocab_size, min_confidence=min_confidence)
 
 
 def make_policy(
@@ -116,6 +135,14 @@ def make_policy(
     """
     from specrs.policies import registry
 
+    repeatable = drafter.tokens_are_drawn and sampled and seeded
+    own = getattr(drafter, "length_policy", None)
+    if own is not None:  # a drafter that weighs its own drafts
+        if name is not None or options:
+            raise InvalidInputError(f"drafter {drafter.name!r} decides on lengths itself, got policy={name!r}")
+        cost = None if draft_tokens is not None or repeatable else _cost_of(target, cost_table)
+        policy: LengthPolicy = own(draft_tokens, cost)
+        return policy
     if draft_tokens is not None:
         if name not in (None, "fixed") or "tokens" in (options or {}):
             raise InvalidInputError(
@@ -125,7 +152,6 @@ def make_policy(
             raise InvalidInputError(f"draft_tokens must be >= 0, got {draft_tokens}")
         name, options = "fixed", {"backoff": False, **(options or {}), "tokens": draft_tokens}
     longest = LONGEST.get(drafter.name, 16)
-    repeatable = drafter.tokens_are_drawn and sampled and seeded
     if name is None and repeatable:
         name, options = "hf_confidence", {"adapts": False, "max_tokens": longest, "backoff": False, **(options or {})}
     asked = name or registry.DEFAULT

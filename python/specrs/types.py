@@ -64,6 +64,8 @@ class Draft:
         Name of the drafter, for the statistics.
     hidden : array of float32, shape (N, H), optional
         The drafting model's state whose output row each token was drawn from.
+    sources : tuple of str
+        The same for each request, where a drafter has several ways; empty: ``source`` for all.
     """
 
     tokens: TokenArray
@@ -75,6 +77,7 @@ class Draft:
     draft_probs: FloatArray | None = None
     source: str = ""
     hidden: FloatArray | None = None
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = len(self.tokens)
@@ -117,6 +120,10 @@ class Draft:
         """Return the slice of request number ``request`` in the flat arrays."""
         return slice(int(self.node_ptr[request]), int(self.node_ptr[request + 1]))
 
+    def source_of(self, request: int) -> str:
+        """Return who drafted for request number ``request``."""
+        return self.sources[request] if self.sources else self.source
+
     def keep_nodes(self, kept: npt.NDArray[np.bool_]) -> Draft:
         """Return the draft with only the nodes where ``kept``, shape (N,), is true.
 
@@ -144,6 +151,7 @@ class Draft:
             draft_probs=None if self.draft_probs is None else self.draft_probs[kept],
             source=self.source,
             hidden=None if self.hidden is None else self.hidden[kept],
+            sources=self.sources,
         )
 
     def within(self, budgets: Sequence[int]) -> Draft:

@@ -69,7 +69,12 @@ REFUSED = [
     ("no batch", {"max_batch": 0}, InvalidInputError, "max_batch must be >= 1, got 0"),
     ("unknown drafter", {"drafter": "cahce"}, UnknownNameError, "'cahce'; did you mean 'cache'.*none, cache, model"),
     ("model drafter without a model", {"drafter": "model"}, InvalidInputError, "needs draft_model="),
-    ("draft model for nobody", {"draft_model": TattleLM()}, InvalidInputError, "draft_model is for drafter='model'"),
+    (
+        "draft model for nobody",
+        {"draft_model": TattleLM()},
+        InvalidInputError,
+        "draft_model is for drafter='model' and 'hybrid'",
+    ),
     ("unknown shape", {"draft_shape": "star"}, InvalidInputError, "one of 'chain', 'tree', got 'star'"),
     ("shape of nothing", {"drafter": "none", "draft_shape": "tree"}, InvalidInputError, "draft_shape='tree' is for"),
     ("draft_tokens below 0", {"draft_tokens": -1}, InvalidInputError, "draft_tokens must be >= 0, got -1"),

@@ -31,12 +31,29 @@ def make(how, kind):
         return {"drafter": "cache", "draft_shape": "tree"}
     if how == "self":
         return {"drafter": "model", "draft_model": tiny_target(kind)}
+    if how == "hybrid":
+        return {"drafter": "hybrid", "draft_model": tiny_target("llama", seed=7)}
+    if how == "hybrid-self":
+        return {"drafter": "hybrid", "draft_model": tiny_target(kind)}
     if how == "model":
         return {"drafter": "model", "draft_model": tiny_target("llama", seed=7)}
     return {"drafter": ScriptDrafter(oracle(outputs(kind), how, VOCABULARY), name=str(how))}
 
 
-HOWS = ["none", "cache", "cache-tree", "model", "self", "wrong", "right", "alternate", 2, "tree"]
+HOWS = [
+    "none",
+    "cache",
+    "cache-tree",
+    "model",
+    "hybrid",
+    "hybrid-self",
+    "self",
+    "wrong",
+    "right",
+    "alternate",
+    2,
+    "tree",
+]
 
 
 def grid():

@@ -54,6 +54,7 @@ def test_b47_greedy_identity(file, smollm2_target):
         {"drafter": "none"},
         {"drafter": "cache", "draft_tokens": 8},
         {"drafter": "cache", "draft_tokens": 16, "draft_shape": "tree"},
+        {"drafter": "hybrid", "draft_model": smollm2_target},
     ):
         made = [specrs.generate(smollm2_target, p, max_new_tokens=NEW_TOKENS, **options) for p in prompts]
         assert [one.ids for one in made] == expected, options

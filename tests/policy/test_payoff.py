@@ -2,58 +2,96 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from specrs import SuffixCache
 from specrs._core import PayoffRouter
-from specrs.errors import CorruptFileError, InvalidInputError
+from specrs.errors import CorruptFileError, InvalidInputError, RequestError
+
+NOTHING = (np.empty(0, np.uint32), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+def chain(tokens: list[int], confidence: list[float]) -> Any:
+    parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+    return np.array(tokens, np.uint32), parents, np.array(confidence, np.float32)
+
+
+def route(router: PayoffRouter, offer: Any, text: Any = (), **options: Any) -> tuple[str, int]:
+    settings = {"budget": 40, "remaining": 500, "uniform": 0.5, **options}
+    return router.route(1, np.asarray(text, np.uint32), offer, **settings)
+
+
+def started(**options: Any) -> PayoffRouter:
+    router = PayoffRouter(explore=0.0, **options)
+    router.start(1, 0)
+    return router
 
 
 def test_routes_a_copy_to_the_cache_and_new_text_to_the_model() -> None:
     cache = SuffixCache()
     text = np.arange(500)
     cache.add(text)
-    router = PayoffRouter(token_cost=0.01, model_cost=0.2, explore=0.0)
+    router = started(token_cost=0.01, model_cost=0.1)
     cache.start(1, text[:60])
-    confidence = cache.draft(1, 16)[3]
-    arm, nodes = router.choose(np.cumprod(confidence), 0.5)
-    assert arm == "cache"
-    assert nodes == 16
+    tokens, parents, _, confidence, *_ = cache.draft(1, 16)
+    assert route(router, (tokens, parents, confidence), backlog=1) == ("chain", 16)
     cache.start(2, [9999])
-    assert router.choose(np.cumprod(cache.draft(2, 16)[3]), 0.5) == ("model", 0)
-    assert PayoffRouter().choose([], 0.5) == ("plain", 0)
+    tokens, parents, _, confidence, *_ = cache.draft(2, 16)
+    arm, nodes = route(router, (tokens, parents, confidence), backlog=1)
+    assert arm == "model"
+    assert 1 <= nodes <= 8
+    assert route(router, NOTHING) == ("plain", 0)
 
 
 def test_learns_from_drafts_that_were_not_verified() -> None:
-    router = PayoffRouter(explore=0.0)
-    before = router.expected([0.6, 0.5])
+    router = started(token_cost=0.2)
+    before = router.save()
+    offer = chain([5, 6], [0.6, 0.9])
+    assert route(router, offer)[0] == "chain"
+    text: list[int] = []
     for _ in range(300):
-        router.note_cache([5, 6], [-1, 0], [0.6, 0.5], [7])
-    assert router.expected([0.6, 0.5]) < 0.4 * before
-    untouched = PayoffRouter()
-    untouched.note_cache([5, 6], [-1, 0], [0.6, 0.5], [])
-    assert untouched.save() == PayoffRouter().save()
-    assert PayoffRouter.load(router.save()).save().splitlines()[2:] == router.save().splitlines()[2:]
+        route(router, offer, text)
+        text.append(7)
+    assert route(router, offer, text) == ("plain", 0)
+    router.finish(1, np.array(text, np.uint32))
+    assert router.save() != before
+    assert PayoffRouter.load(router.save()).save() == router.save() == router.copy().save()
+    untouched = started(token_cost=0.2)
+    route(untouched, offer)
+    untouched.finish(1, np.empty(0, np.uint32))
+    assert untouched.save() == before, "no text, no label"
 
 
-def test_slow_tokens_shorten_drafts() -> None:
-    paths = np.cumprod(np.full(30, 0.9, dtype=np.float32))
-    cheap, dear = PayoffRouter(), PayoffRouter()
+def test_slow_rows_shorten_drafts() -> None:
+    offer = chain(list(range(30)), [0.9] * 30)
+    cheap, dear = started(), started()
     for _ in range(200):
-        for tokens in (1, 9, 31):
-            cheap.note_time(tokens, 0.1 + 0.0001 * tokens)
-            dear.note_time(tokens, 0.1 + 0.02 * tokens)
-    assert cheap.choose(paths, 0.5)[1] > 2 * dear.choose(paths, 0.5)[1] > 0
+        for rows in (1, 9, 31):
+            cheap.note_forward(rows, 0.1 + 0.0001 * rows)
+            dear.note_forward(rows, 0.1 + 0.05 * rows)
+    assert route(cheap, offer)[1] > 2 * route(dear, offer)[1] > 0
 
 
 def test_bad_input() -> None:
-    router = PayoffRouter()
+    router = started()
+    tokens, parents, confidence = chain([1, 2], [0.5, 0.5])
     with pytest.raises(InvalidInputError, match="one length"):
-        router.note_cache([1], [-1, 0], [0.5], [1])
+        route(router, (tokens[:1], parents, confidence))
     with pytest.raises(InvalidInputError, match="parent of node 0"):
-        router.note_cache([1], [0], [0.5], [1])
+        route(router, (tokens, parents + 1, confidence))
+    with pytest.raises(InvalidInputError, match="contiguous"):
+        route(router, (tokens, parents, np.zeros(4, np.float32)[::2]))
     with pytest.raises(InvalidInputError, match="must not be negative"):
         PayoffRouter(token_cost=-1.0)
+    with pytest.raises(InvalidInputError, match="rise from 1"):
+        router.set_costs(([2.0], [0.1]), None)
+    with pytest.raises(RequestError, match="is routed already"):
+        router.start(1, 0)
+    router.finish(1, tokens)
+    with pytest.raises(RequestError, match="start it first"):
+        route(router, NOTHING)
     with pytest.raises(CorruptFileError, match="first line"):
         PayoffRouter.load("hello")

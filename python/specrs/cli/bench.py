@@ -26,8 +26,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--methods",
         default="none,cache",
-        help="comma-separated: none, cache, cache-tree, model, and the peers transformers, transformers-lookup, "
-        "transformers-assisted; cache:NAME is cache with length policy NAME",
+        help="comma-separated: none, cache, cache-tree, model, hybrid, and the peers transformers, "
+        "transformers-lookup, transformers-assisted; cache:NAME is cache with length policy NAME",
     )
     parser.add_argument("--prompts", default="benches/prompts", metavar="FOLDER", help="folder of prompt sets (JSONL)")
     parser.add_argument("--sets", metavar="NAMES", help="comma-separated names of sets; default: all in the folder")

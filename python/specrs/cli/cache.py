@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from specrs.cli.arguments import one_of
 from specrs.cli.table import render
+from specrs.drafters.token_classes import tokenizer_fingerprint
 from specrs.errors import InvalidInputError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = "needs at least one file" if adding else f"takes no file, got {arguments.files[0]!r}"
         raise InvalidInputError(f"`specrs cache {arguments.action}` {wanted}")
     files = [Path(name) for name in arguments.files]
-    _check_files(files, arguments.tokenizer)
-    tokenizer = _tokenizer(arguments.tokenizer)
+    check_files(files, arguments.tokenizer)
+    tokenizer = load_tokenizer(arguments.tokenizer)
     fingerprint = "" if tokenizer is None else tokenizer_fingerprint(tokenizer)
     make = CacheStore.create if arguments.action == "build" else CacheStore.open
     store = make(arguments.store, fingerprint)
@@ -63,13 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Return 32 hexadecimal digits that name a vocabulary: equal for equal texts of equal ids."""
-    pairs = sorted((i, text) for text, i in tokenizer.get_vocab().items())
-    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:32]
-
-
-def _tokenizer(folder: str | None) -> Any:
+def load_tokenizer(folder: str | None) -> Any:
+    """Return the tokenizer of an embedded model or a folder; None for None."""
     if folder is None:
         return None
     from specrs.models import cache
@@ -86,7 +81,7 @@ def _tokenizer(folder: str | None) -> Any:
         raise ModelNotFoundError(f"no tokenizer could be loaded from {folder!r} ({error})") from error
 
 
-def _check_files(files: list[Path], tokenizer: str | None) -> None:
+def check_files(files: list[Path], tokenizer: str | None) -> None:
     """Refuse, before a store is touched, what cannot be read."""
     for file in files:
         if not file.is_file():
@@ -104,7 +99,7 @@ def _add(store: CacheStore, files: list[Path], tokenizer: Any) -> None:
     with progress.terminal() as show:
         for number, file in enumerate(files):
             show("reading", sum(sizes[:number]), sum(sizes))
-            for document in _documents(file, tokenizer):
+            for document in read_documents(file, tokenizer):
                 documents.append(document)
                 held += len(document)
                 if held >= SEGMENT_TOKENS:
@@ -120,7 +115,7 @@ def _write(store: CacheStore, documents: list[TokenArray]) -> None:
     store.add(np.concatenate(documents), np.concatenate([[0], ends]).astype(np.int64))
 
 
-def _documents(path: Path, tokenizer: Any) -> Iterator[TokenArray]:
+def read_documents(path: Path, tokenizer: Any) -> Iterator[TokenArray]:
     """Yield the documents of one file as token ids."""
     try:
         if path.suffix == ".npy":

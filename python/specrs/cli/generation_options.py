@@ -47,6 +47,7 @@ def add_method(parser: Parser) -> None:
     )
     parser.add_argument("--cost-table", metavar="FILE", help="measured costs that `specrs profile --out` wrote")
     parser.add_argument("--draft-shape", default="chain", type=one_of("shape", ("chain", "tree")), help="chain or tree")
+    parser.add_argument("--payoff", metavar="FILE", help="predictor from `specrs train payoff`, for drafter hybrid")
 
 
 def add_draft_length(parser: Parser) -> None:
@@ -125,6 +126,7 @@ def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
         "policy": arguments.policy,
         "policy_options": policy_options(arguments.policy_option),
         "cost_table": arguments.cost_table,
+        "payoff": arguments.payoff,
     }
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specrs.engine.request import Request
-    from specrs.types import TokenArray
+    from specrs.types import IndexArray, TokenArray
 
 
 class CacheDrafter:
@@ -50,18 +50,22 @@ class CacheDrafter:
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Draft:
         """Read what was committed since the last call and continue each text, in one call without the GIL."""
+        return self.step(requests, budgets, self._shape)[0]
+
+    def step(self, requests: Sequence[Request], budgets: Sequence[int], shape: str) -> tuple[Draft, IndexArray]:
+        """Propose in the given shape; also return the longest match behind each draft, shape (B,)."""
         unread = [self._unread[request.id] for request in requests]
-        tokens, parents, depths, confidence, node_ptr, *_ = self._cache.step_many(
+        tokens, parents, depths, confidence, node_ptr, matches, _ = self._cache.step_many(
             np.array([request.id for request in requests], np.uint64),
             np.concatenate(unread),
             np.concatenate([[0], np.cumsum([len(new) for new in unread])]).astype(np.int64),
             np.asarray(budgets, np.int32),
-            shape=self._shape,
+            shape=shape,
             min_prob=self._min_prob,
         )
         for request in requests:
             self._unread[request.id] = np.empty(0, np.uint32)
-        return Draft(
+        draft = Draft(
             tokens=tokens,
             parents=parents,
             depths=depths,
@@ -70,6 +74,7 @@ class CacheDrafter:
             confidence_kind=Confidence.COUNT_RATIO,
             source=self.name,
         )
+        return draft, matches
 
     def commit(self, request: Request, kept: TokenArray) -> None:
         """Keep the new text for the next step."""

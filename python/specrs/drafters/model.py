@@ -104,7 +104,7 @@ class ModelDrafter:
     def __init__(self, model: TargetModel, target_vocab_size: int, *, min_confidence: float = 0.0) -> None:
         if not 0 <= min_confidence < 1:
             raise InvalidInputError(f"min_confidence must be in [0, 1), got {min_confidence}")
-        self._model = self.model = model
+        self.model = model
         self._width = min(model.vocab_size, target_vocab_size)
         self._min_confidence = min_confidence
         self.max_context = model.max_context
@@ -113,8 +113,12 @@ class ModelDrafter:
 
     def start(self, request: Request) -> None:
         """Make room for the request; its prompt is read when a draft is first asked for."""
-        self._states[request.id] = self._model.new_state(len(request.tokens) + request.stop.max_new_tokens + 1)
+        self._states[request.id] = self.model.new_state(len(request.tokens) + request.stop.max_new_tokens + 1)
         self._drawn[request.id] = []
+
+    def unread(self, request: Request) -> int:
+        """Return how many committed tokens the model has not read: what the next draft begins with."""
+        return len(request.tokens) - int(self._states[request.id].length)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int], go_on: GoOn | None = None) -> Draft:
         """Draw chains of at most ``budgets[b]`` tokens, all requests step by step together."""
@@ -164,11 +168,11 @@ class ModelDrafter:
         state = self._states[request.id]
         unread = request.tokens[state.length :]
         if len(unread) > 64:
-            self._model.prefill(state, self._readable(unread[:-1]))
+            self.model.prefill(state, self._readable(unread[:-1]))
 
     def _readable(self, tokens: TokenArray) -> TokenArray:
         """Return ``tokens`` with ids that the drafting model lacks read as 0: it guesses worse there, no more."""
-        return np.where(tokens < self._model.vocab_size, tokens, 0).astype(np.uint32)
+        return np.where(tokens < self.model.vocab_size, tokens, 0).astype(np.uint32)
 
     def _next_tokens(
         self, requests: Sequence[Request], going: Sequence[int], chains: Sequence[Sequence[int]], drawing: bool
@@ -179,7 +183,7 @@ class ModelDrafter:
             np.asarray(chains[b][-1:], np.uint32) if chains[b] else self._readable(requests[b].tokens[state.length :])
             for b, state in zip(going, states, strict=True)
         ]
-        scores = self._model.score(states, unread, Draft.empty(len(going)))
+        scores = self.model.score(states, unread, Draft.empty(len(going)))
         logits = scores.logits[:, : self._width]
         for state, tokens in zip(states, unread, strict=True):
             state.commit(np.empty(0, np.int32), len(tokens))

@@ -280,7 +280,7 @@ class Engine:
             # A token was offered behind the accepted ones, unless a stop cut the run before the verifier got there.
             last = int(path[-1]) if len(path) else ANCHOR
             missed = kept.count > len(path) and bool((draft.parents[nodes] == last).any())
-            request.statistics.record(len(draft.tokens[nodes]), accepted, accepted + missed, draft.source)
+            request.statistics.record(len(draft.tokens[nodes]), accepted, accepted + missed, draft.source_of(b))
             steps.append(Step(request, tuple(tokens.tolist()), kept.pieces))
         return steps
 

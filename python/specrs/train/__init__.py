@@ -1,4 +1,4 @@
-"""Training of what relaxed rules decide by. Needs torch; nothing here is imported by ``import specrs``."""
+"""What is learned once and used in every run, a module per thing. ``import specrs`` imports none of it."""
 
 from __future__ import annotations
 

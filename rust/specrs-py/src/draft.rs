@@ -1,6 +1,8 @@
 //! Cache drafting (`specrs::draft`): class `SuffixCache`.
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use std::cell::RefCell;
+
+use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use specrs::draft::{CacheOptions, Draft, DraftOptions, HistoryOptions, Shape, StepDrafts};
 
@@ -27,17 +29,20 @@ type StepArrays<'py> = (
 
 /// Token ids of any integer array, or of anything `numpy.asarray` takes; negative and too large ids are refused.
 pub fn tokens_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u32>>() {
-        return Ok(array.as_array().iter().copied().collect());
+    // A cast that fails costs nothing, an extraction that fails makes an exception.
+    if let Ok(array) = value.cast::<PyArray1<u32>>() {
+        let array = array.try_readonly()?;
+        return Ok(array.as_slice().map_or_else(|_| array.as_array().iter().copied().collect(), <[u32]>::to_vec));
     }
-    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i32>>() {
-        return checked(py, array.as_array().iter().map(|&token| i64::from(token)));
+    if let Ok(array) = value.cast::<PyArray1<i32>>() {
+        return checked(py, array.try_readonly()?.as_array().iter().map(|&token| i64::from(token)));
     }
-    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i64>>() {
-        return checked(py, array.as_array().iter().copied());
+    if let Ok(array) = value.cast::<PyArray1<i64>>() {
+        return checked(py, array.try_readonly()?.as_array().iter().copied());
     }
-    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u64>>() {
-        return checked(py, array.as_array().iter().map(|&token| i64::try_from(token).unwrap_or(i64::MAX)));
+    if let Ok(array) = value.cast::<PyArray1<u64>>() {
+        let wide = |&token: &u64| i64::try_from(token).unwrap_or(i64::MAX);
+        return checked(py, array.try_readonly()?.as_array().iter().map(wide));
     }
     let array = py.import("numpy")?.call_method1("asarray", (value,))?;
     let untyped = array.cast::<numpy::PyUntypedArray>()?;
@@ -84,6 +89,11 @@ fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
     usize::try_from(value).map_err(|_| invalid(py, &format!("{name} must be 0 or more, got {value}")))
 }
 
+thread_local! {
+    /// A draft that single steps reuse, so that they allocate nothing of their own.
+    static DRAFT: RefCell<Draft> = RefCell::default();
+}
+
 /// Drafts from text already seen: the requests' own, and that of finished ones.
 #[pyclass(frozen, module = "specrs._core")]
 pub struct SuffixCache {
@@ -93,7 +103,8 @@ pub struct SuffixCache {
 #[pymethods]
 impl SuffixCache {
     #[new]
-    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 8, max_tokens = None))]
+    #[pyo3(signature = (vocab_size = None, *, max_match = 128, min_match = 1, max_votes = 8, max_tokens = None, max_bytes = None, max_age = None, epoch_decay = 1.0))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     fn new(
         py: Python<'_>,
         vocab_size: Option<u32>,
@@ -101,14 +112,26 @@ impl SuffixCache {
         min_match: i64,
         max_votes: i64,
         max_tokens: Option<i64>,
+        max_bytes: Option<i64>,
+        max_age: Option<i64>,
+        epoch_decay: f32,
     ) -> PyResult<Self> {
-        let max_tokens = max_tokens.map(|most| count_of(py, "max_tokens", most)).transpose()?;
+        let bound = |name: &str, most: Option<i64>| {
+            most.map(|most| count_of(py, name, most).map(|most| most as u64)).transpose()
+        };
+        let history = HistoryOptions {
+            max_tokens: bound("max_tokens", max_tokens)?,
+            max_bytes: bound("max_bytes", max_bytes)?,
+            max_age: bound("max_age", max_age)?,
+            epoch_decay,
+            ..HistoryOptions::default()
+        };
         let options = CacheOptions {
             max_match: count_of(py, "max_match", max_match)?,
             min_match: count_of(py, "min_match", min_match)?,
             max_votes: count_of(py, "max_votes", max_votes)?,
             vocab_size,
-            history: HistoryOptions { max_tokens: max_tokens.map(|most| most as u64), ..HistoryOptions::default() },
+            history,
             ..CacheOptions::default()
         };
         Ok(Self { cache: enter(py, || specrs::draft::SuffixCache::new(options))? })
@@ -155,6 +178,10 @@ impl SuffixCache {
         })
     }
 
+    fn advance_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        enter(py, || self.cache.advance_epoch())
+    }
+
     fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<usize> {
         let pattern = tokens_of(py, pattern)?;
         enter(py, || self.cache.count(&pattern))
@@ -188,12 +215,12 @@ impl SuffixCache {
             eos: &eos,
             vocab_size: u32::MAX,
         };
-        let drafted = enter(py, || {
-            let mut out = Draft::default();
-            self.cache.step(request_id, &tokens, &options, &mut out)?;
-            Ok(out)
-        })?;
-        Ok(arrays_of(py, drafted))
+        // Taken, not borrowed: what Python runs meanwhile on this thread finds an empty one.
+        let mut draft = DRAFT.take();
+        enter(py, || self.cache.step(request_id, &tokens, &options, &mut draft))?;
+        let arrays = arrays_of(py, &draft);
+        DRAFT.set(draft);
+        Ok(arrays)
     }
 
     #[pyo3(signature = (request_id, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
@@ -214,12 +241,12 @@ impl SuffixCache {
             eos: &eos,
             vocab_size: u32::MAX,
         };
-        let drafted = enter(py, || {
-            let mut out = Draft::default();
-            self.cache.draft(request_id, &options, &mut out)?;
-            Ok(out)
-        })?;
-        Ok(arrays_of(py, drafted))
+        // Taken, not borrowed: what Python runs meanwhile on this thread finds an empty one.
+        let mut draft = DRAFT.take();
+        enter(py, || self.cache.draft(request_id, &options, &mut draft))?;
+        let arrays = arrays_of(py, &draft);
+        DRAFT.set(draft);
+        Ok(arrays)
     }
 
     #[pyo3(signature = (request_ids, new_tokens, new_ptr, budget, *, shape = "chain", min_prob = 0.1, eos = None, threads = 1))]
@@ -278,6 +305,7 @@ impl SuffixCache {
             ("cached_tokens", stats.cached_tokens),
             ("segments", stats.segments),
             ("cached_bytes", stats.cached_bytes),
+            ("epoch", stats.epoch as usize),
         ]
         .into())
     }
@@ -299,22 +327,22 @@ pub fn documents_of(
     Ok((tokens_of(py, tokens)?, integers_of(py, "ptr", ptr)?))
 }
 
-fn arrays_of(py: Python<'_>, draft: Draft) -> DraftArrays<'_> {
-    let Draft { tokens, parents, depths, confidence, match_length, expected_accepted } = draft;
+fn arrays_of<'py>(py: Python<'py>, draft: &Draft) -> DraftArrays<'py> {
+    // Short arrays are copied: numpy's own small blocks cost less than wrapping a vector.
     (
-        tokens.into_pyarray(py),
-        parents.into_pyarray(py),
-        depths.into_pyarray(py),
-        confidence.into_pyarray(py),
-        match_length,
-        expected_accepted,
+        PyArray1::from_slice(py, &draft.tokens),
+        PyArray1::from_slice(py, &draft.parents),
+        PyArray1::from_slice(py, &draft.depths),
+        PyArray1::from_slice(py, &draft.confidence),
+        draft.match_length,
+        draft.expected_accepted,
     )
 }
 
 /// A 1-D array of integers that are not tokens.
 pub fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i64>>() {
-        return Ok(array.as_array().iter().copied().collect());
+    if let Ok(array) = value.cast::<PyArray1<i64>>() {
+        return Ok(array.try_readonly()?.as_array().iter().copied().collect());
     }
     let array = py.import("numpy")?.call_method1("asarray", (value,))?;
     let untyped = array.cast::<numpy::PyUntypedArray>()?;

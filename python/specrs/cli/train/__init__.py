@@ -1,4 +1,4 @@
-"""``specrs train``: train the small parts that methods decide by. A module of this package per part."""
+"""``specrs train``: learn once what every run uses. One module per thing, and one line in ``TRAININGS``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import importlib
 from typing import TYPE_CHECKING
 
 from specrs.cli.arguments import Parser
-from specrs.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import argparse
 
-#: What can be trained. Each is a module here with ``add_arguments(parser)`` and ``run(arguments) -> int``.
-PARTS: dict[str, str] = {
+#: What can be trained, in the order that the help shows.
+TRAININGS: dict[str, str] = {
     "ensemble": "the head that weighs target against draft for relaxed verification (DIVERSED)",
+    "payoff": "predict how much of a cache draft will be accepted, for drafter hybrid",
 }
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add what ``specrs train`` takes."""
-    parts = parser.add_subparsers(title="parts", metavar="PART", dest="part", parser_class=Parser)
-    for name, summary in PARTS.items():
-        part = parts.add_parser(name, help=summary, description=f"Train {summary}.")
-        part.set_defaults(parser=part)
-        importlib.import_module(f"specrs.cli.train.{name}").add_arguments(part)
+    """Add what ``specrs train`` takes: one sub-command per thing."""
+    things = parser.add_subparsers(title="what to train", metavar="WHAT", required=True, parser_class=Parser)
+    for name, summary in TRAININGS.items():
+        thing = things.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        module = importlib.import_module(f"specrs.cli.train.{name}")
+        module.add_arguments(thing)
+        thing.set_defaults(parser=thing, train=module.run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run ``specrs train``."""
-    if arguments.part is None:
-        raise InvalidInputError(f"`specrs train` needs one of {', '.join(PARTS)}")
-    code: int = importlib.import_module(f"specrs.cli.train.{arguments.part}").run(arguments)
+    code: int = arguments.train(arguments)
     return code

@@ -61,11 +61,53 @@ pub struct CacheStats {
     pub active_bytes: usize,
     /// Bytes held by kept documents.
     pub cached_bytes: usize,
+    /// The present epoch, from 0.
+    pub epoch: u64,
 }
 
 struct Request {
     live: LiveText,
     follow: Follow,
+    carried: Carried,
+}
+
+/// A carried match of this length spares the search: next to it, other matches weigh next to nothing.
+const FIRM: u32 = 32;
+
+/// The history's matches of a request, which go on with its text as long as the text goes on with theirs.
+#[derive(Default)]
+struct Carried {
+    matches: Vec<Found>,
+    /// Tokens of the request, and state of the history, that the matches are of.
+    len: usize,
+    version: Option<u64>,
+}
+
+impl Carried {
+    /// Moves the matches on to the end of `text`. False if they have to be searched for.
+    ///
+    /// What was left out when the matches were found was no longer than the shortest of them, and grows by the same
+    /// tokens: a match that goes on is still at least as long as any other. New finished text always asks for a search.
+    fn advance(&mut self, text: &[u32], history: &History, max_length: usize) -> bool {
+        if self.version != Some(history.version()) || self.len > text.len() {
+            return false;
+        }
+        let new = &text[self.len..];
+        if !new.is_empty() {
+            self.matches.retain_mut(|found| {
+                let next = found.at.position as usize + 1;
+                let goes_on = history.text(found.source).and_then(|text| text.get(next..next + new.len())) == Some(new);
+                found.at.position += new.len() as u32;
+                found.at.length = (found.at.length as usize + new.len()).min(max_length) as u32;
+                goes_on
+            });
+            if self.matches.first().is_none_or(|found| found.at.length < FIRM) {
+                return false;
+            }
+        }
+        self.len = text.len();
+        true
+    }
 }
 
 /// Requests being written and the finished text behind them; every method may be called from any thread.
@@ -91,7 +133,6 @@ struct Scratch {
     work: Workspace,
     own: Vec<Match>,
     found: Vec<Match>,
-    history: Vec<Found>,
     candidates: Vec<Candidate>,
 }
 
@@ -145,7 +186,7 @@ impl SuffixCache {
         }
         let mut live = LiveText::new();
         live.extend(prompt);
-        let request = Arc::new(Mutex::new(Request { live, follow: Follow::default() }));
+        let request = Arc::new(Mutex::new(Request { live, follow: Follow::default(), carried: Carried::default() }));
         match write(&self.requests).entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => Err(active()),
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -245,6 +286,15 @@ impl SuffixCache {
         write(&self.history).compact()
     }
 
+    /// Begins a new epoch and returns its number: finished text is one epoch older now. See [`HistoryOptions::max_age`]
+    /// and [`HistoryOptions::epoch_decay`].
+    ///
+    /// # Errors
+    /// If a merge that was due failed.
+    pub fn advance_epoch(&self) -> Result<u64> {
+        write(&self.history).advance_epoch()
+    }
+
     /// Drops the oldest finished text, whole segments at a time, until at most `tokens` are left.
     pub fn evict_to(&self, tokens: u64) {
         write(&self.history).evict_to(tokens);
@@ -299,20 +349,26 @@ impl SuffixCache {
             ..*options
         };
         SCRATCH.with_borrow_mut(|scratch| {
+            let Request { live, follow, carried } = request;
             scratch.own.clear();
-            scratch.history.clear();
-            let text = request.live.text();
-            request.live.matches_of_end(limits, &mut scratch.own);
-            history.matches_of(text, limits, &mut scratch.found, &mut scratch.history);
+            let text = live.text();
+            live.matches_of_end(limits, &mut scratch.own);
+            if !carried.advance(text, &history, limits.max_length) {
+                carried.matches.clear();
+                history.matches_of(text, limits, &mut scratch.found, &mut carried.matches);
+                carried.len = text.len();
+                carried.version = Some(history.version());
+            }
             scratch.candidates.clear();
             let texts = Sources { own: text, history: &history };
-            request.follow.gather(text, &scratch.own, &scratch.history, &texts, &mut scratch.candidates);
+            follow.gather(text, &scratch.own, &carried.matches, &texts, &mut scratch.candidates);
             let votes: Vec<Vote<'_>> = scratch
                 .candidates
                 .iter()
                 .filter_map(|candidate| {
                     let continuation = texts.text(candidate.source)?.get(candidate.next..)?;
-                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind })
+                    let scale = if candidate.source == 0 { 1.0 } else { history.weight(candidate.source) };
+                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind, scale })
                 })
                 .collect();
             draft(&votes, &self.options.odds, options, &mut scratch.work, out);
@@ -403,6 +459,7 @@ impl SuffixCache {
         stats.cached_tokens = history.tokens() as usize;
         stats.cached_bytes = history.bytes();
         stats.segments = history.segments().len();
+        stats.epoch = history.epoch();
         stats
     }
 }

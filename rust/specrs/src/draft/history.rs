@@ -11,18 +11,27 @@ use super::live::LiveText;
 use super::segment::Segment;
 use crate::error::{Error, Result};
 
+/// Bytes that a token of the live tier takes at most, about.
+const LIVE_BYTES: u64 = 24;
+
 /// Bounds of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryOptions {
     /// Most tokens kept; the oldest segments are dropped whole when there are more. None keeps all.
     pub max_tokens: Option<u64>,
+    /// Most bytes held, in memory or mapped; the oldest segments are dropped whole when there are more.
+    pub max_bytes: Option<u64>,
+    /// Epochs after which text is dropped: with 1, text of the present epoch and of the one before is kept.
+    pub max_age: Option<u64>,
+    /// What text weighs in drafts for each epoch that it is old: 1 keeps all text equal, 0 leaves old text out.
+    pub epoch_decay: f32,
     /// Tokens that the live tier takes before it becomes a segment.
     pub seal_tokens: usize,
 }
 
 impl Default for HistoryOptions {
     fn default() -> Self {
-        Self { max_tokens: None, seal_tokens: 1 << 16 }
+        Self { max_tokens: None, max_bytes: None, max_age: None, epoch_decay: 1.0, seal_tokens: 1 << 16 }
     }
 }
 
@@ -39,6 +48,8 @@ pub struct Found {
 struct Tier {
     source: u64,
     segment: Arc<Segment>,
+    /// The epoch in which its text was added; tiers of different epochs are never merged.
+    epoch: u64,
 }
 
 struct Merge {
@@ -61,6 +72,9 @@ pub struct History {
     numbered: u64,
     recent_documents: u64,
     seals: u64,
+    epoch: u64,
+    /// Grows with every change of what there is to find, or of where it lies.
+    version: u64,
     merge: Option<Merge>,
 }
 
@@ -70,11 +84,14 @@ impl History {
     /// # Errors
     /// If a bound is zero.
     pub fn new(mut options: HistoryOptions) -> Result<Self> {
-        if options.seal_tokens == 0 || options.max_tokens == Some(0) {
-            return Err(Error::invalid("max_tokens and seal_tokens must be at least 1, got 0"));
+        if options.seal_tokens == 0 || options.max_tokens == Some(0) || options.max_bytes == Some(0) {
+            return Err(Error::invalid("max_tokens, max_bytes and seal_tokens must be at least 1, got 0"));
         }
-        if let Some(most) = options.max_tokens {
-            // Eviction drops whole segments, so these are to be small beside the bound.
+        if !(0.0..=1.0).contains(&options.epoch_decay) {
+            return Err(Error::invalid(format!("epoch_decay must be between 0 and 1, got {}", options.epoch_decay)));
+        }
+        // Eviction drops whole segments, so these are to be small beside the bounds.
+        for most in [options.max_tokens, options.max_bytes.map(|bytes| bytes / LIVE_BYTES)].into_iter().flatten() {
             options.seal_tokens = options.seal_tokens.min((most / 8).max(1) as usize);
         }
         Ok(Self {
@@ -85,6 +102,8 @@ impl History {
             numbered: 1,
             recent_documents: 0,
             seals: 0,
+            epoch: 0,
+            version: 0,
             merge: None,
         })
     }
@@ -97,6 +116,7 @@ impl History {
         if document.is_empty() {
             return Ok(());
         }
+        self.version += 1;
         self.recent.extend(document);
         self.recent.end_document();
         self.recent_documents += 1;
@@ -112,10 +132,11 @@ impl History {
     /// # Errors
     /// If a merge that is due failed.
     pub fn add_segment(&mut self, segment: Arc<Segment>) -> Result<()> {
+        self.version += 1;
         self.seal()?;
         if segment.tokens() > 0 {
             let source = self.next_source();
-            self.tiers.push(Tier { source, segment });
+            self.tiers.push(Tier { source, segment, epoch: self.epoch });
         }
         self.evict();
         Ok(())
@@ -129,11 +150,12 @@ impl History {
         if self.recent_documents == 0 {
             return Ok(());
         }
+        self.version += 1;
         let recent = std::mem::take(&mut self.recent);
         self.recent_documents = 0;
         let source = self.source;
         self.source = self.next_source();
-        self.tiers.push(Tier { source, segment: Arc::new(recent.into_segment()) });
+        self.tiers.push(Tier { source, segment: Arc::new(recent.into_segment()), epoch: self.epoch });
         self.seals += 1;
         if self.merge.as_ref().is_some_and(|merge| self.seals >= merge.due) {
             self.install()?;
@@ -156,7 +178,8 @@ impl History {
         let mut tokens = self.tiers.last().map_or(0, |tier| tier.segment.tokens());
         while first > 0 {
             let older = self.tiers[first - 1].segment.tokens();
-            if older > 2 * tokens || older + tokens > most {
+            let same = self.tiers[first - 1].epoch == self.tiers[first].epoch;
+            if older > 2 * tokens || older + tokens > most || !same {
                 break;
             }
             tokens += older;
@@ -185,33 +208,100 @@ impl History {
         } else {
             Segment::merge(&merge.inputs)?
         };
-        let tier = Tier { source: self.next_source(), segment: Arc::new(merged) };
+        let epoch = self.tiers[first].epoch;
+        let tier = Tier { source: self.next_source(), segment: Arc::new(merged), epoch };
         self.tiers.splice(first..first + merge.inputs.len(), [tier]);
         Ok(())
     }
 
-    /// Makes one segment of all documents.
+    /// Makes one segment of all documents, or of those of each epoch.
     ///
     /// # Errors
     /// If they do not fit into one.
     pub fn compact(&mut self) -> Result<()> {
+        self.version += 1;
         self.seal()?;
         self.merge = None;
-        if self.tiers.len() > 1 {
-            let segment = Arc::new(Segment::merge(&self.segments())?);
-            self.tiers = vec![Tier { source: self.next_source(), segment }];
+        let mut kept: Vec<Tier> = Vec::new();
+        for run in std::mem::take(&mut self.tiers).chunk_by(|a, b| a.epoch == b.epoch) {
+            let segment = match run {
+                [alone] => Arc::clone(&alone.segment),
+                _ => {
+                    let inputs: Vec<_> = run.iter().map(|tier| Arc::clone(&tier.segment)).collect();
+                    Arc::new(Segment::merge(&inputs)?)
+                }
+            };
+            kept.push(Tier { source: self.next_source(), segment, epoch: run[0].epoch });
         }
+        self.tiers = kept;
         Ok(())
     }
 
+    /// Begins a new epoch, a change of the model's weights for instance, and returns its number. What was added before
+    /// is one epoch older now, and is dropped if that is too old.
+    ///
+    /// # Errors
+    /// If a merge that is due failed.
+    pub fn advance_epoch(&mut self) -> Result<u64> {
+        self.seal()?;
+        self.epoch += 1;
+        self.version += 1;
+        self.evict();
+        Ok(self.epoch)
+    }
+
+    /// A number that differs after every change; while it stays, matches stay what they are.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The present epoch, from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What the text that a match names weighs for its age.
+    pub fn weight(&self, source: u64) -> f32 {
+        if self.options.epoch_decay >= 1.0 || source == self.source {
+            return 1.0;
+        }
+        let tier = self.tiers.iter().find(|tier| tier.source == source);
+        tier.map_or(1.0, |tier| self.options.epoch_decay.powi((self.epoch - tier.epoch).min(1 << 20) as i32))
+    }
+
     fn evict(&mut self) {
+        if let Some(most) = self.options.max_age {
+            let oldest = self.epoch.saturating_sub(most);
+            // Epochs rise along the tiers.
+            let dropped = self.tiers.partition_point(|tier| tier.epoch < oldest);
+            self.tiers.drain(..dropped);
+        }
+        if let Some(most) = self.options.max_bytes {
+            let mut left = self.bytes() as u64;
+            let mut dropped = 0;
+            while left > most && dropped < self.tiers.len() {
+                left -= self.tiers[dropped].segment.bytes() as u64;
+                dropped += 1;
+            }
+            self.tiers.drain(..dropped);
+            if left > most {
+                self.drop_recent();
+            }
+        }
         if let Some(most) = self.options.max_tokens {
             self.evict_to(most);
         }
     }
 
+    fn drop_recent(&mut self) {
+        self.recent = LiveText::new();
+        self.recent_documents = 0;
+        self.source = self.next_source();
+    }
+
     /// Drops the oldest segments until at most `tokens` are left; the live tier goes last, whole.
     pub fn evict_to(&mut self, tokens: u64) {
+        self.version += 1;
         let mut left = self.tokens();
         let mut dropped = 0;
         while left > tokens && dropped < self.tiers.len() {
@@ -220,9 +310,7 @@ impl History {
         }
         self.tiers.drain(..dropped);
         if left > tokens {
-            self.recent = LiveText::new();
-            self.recent_documents = 0;
-            self.source = self.next_source();
+            self.drop_recent();
         }
     }
 

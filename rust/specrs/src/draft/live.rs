@@ -16,6 +16,8 @@ use crate::error::Result;
 const BLOCK: usize = 64;
 /// Positions per block after a load: room for what is appended.
 const LOADED: usize = 48;
+/// Tokens that a loaded text has room for beyond its own.
+const ROOM: usize = 2048;
 /// Tokens from which sorting at once beats inserting one by one.
 const SORT_AT_ONCE: usize = 1024;
 /// Neighbours looked at on each side before searching.
@@ -26,6 +28,7 @@ const LABEL_GAP: u64 = 1 << 32;
 
 #[derive(Clone)]
 struct Block {
+    /// `NONE` from `len` on.
     positions: [u32; BLOCK],
     len: u32,
     previous: u32,
@@ -203,8 +206,11 @@ impl LiveText {
     }
 
     fn index_in(&self, block: u32, position: u32) -> u32 {
-        let found = self.positions_of(block).iter().position(|&p| p == position);
-        found.expect("a position is in the block that block_of names") as u32
+        // All of the block is compared, without a branch: a few wide steps. Behind its length there is no position.
+        let equal = self.blocks[block as usize].positions.iter().zip(0_u32..);
+        let found: u32 = equal.map(|(&other, index)| if other == position { index } else { 0 }).sum();
+        debug_assert_eq!(self.positions_of(block).get(found as usize), Some(&position));
+        found
     }
 
     /// Rank of the position before `position`; none at the start of a document, which sorts first.
@@ -237,7 +243,7 @@ impl LiveText {
 
     fn insert(&mut self, position: u32, token: u32, before: Option<Rank>) {
         if self.heads.is_empty() {
-            self.blocks.push(Block { positions: [0; BLOCK], len: 0, previous: NONE, next: NONE, label: LABEL_GAP });
+            self.blocks.push(Block { positions: [NONE; BLOCK], len: 0, previous: NONE, next: NONE, label: LABEL_GAP });
             self.heads.push(Head { token, block: 0 });
         }
         let after = self.heads.partition_point(|head| {
@@ -304,14 +310,19 @@ impl LiveText {
         ended.extend_from_slice(tokens);
         ended.push(SEPARATOR);
         let segment = Segment::build(ended)?;
-        self.text = tokens.to_vec();
-        self.block_of = vec![NONE; tokens.len()];
+        // Room for what is written next, so that the first step does not move everything.
+        let room = tokens.len() + ROOM;
+        self.text.reserve_exact(room);
+        self.text.extend_from_slice(tokens);
+        self.block_of.reserve_exact(room);
+        self.block_of.resize(tokens.len(), NONE);
         let chunks = segment.order().chunks(LOADED);
         let blocks = chunks.len() as u32;
-        self.blocks = Vec::with_capacity(blocks as usize + 64);
+        self.blocks = Vec::with_capacity(blocks as usize + ROOM / 32);
+        self.heads = Vec::with_capacity(blocks as usize + ROOM / 32);
         for (number, chunk) in (0..).zip(chunks) {
             let mut block = Block {
-                positions: [0; BLOCK],
+                positions: [NONE; BLOCK],
                 len: chunk.len() as u32,
                 previous: if number == 0 { NONE } else { number - 1 },
                 next: if number + 1 == blocks { NONE } else { number + 1 },
@@ -341,13 +352,14 @@ impl LiveText {
         let here = &mut self.blocks[block];
         let keep = if next == NONE { BLOCK - 8 } else { BLOCK / 2 };
         let mut right = Block {
-            positions: [0; BLOCK],
+            positions: [NONE; BLOCK],
             len: (BLOCK - keep) as u32,
             previous: block as u32,
             next,
             label: label.expect("labels were spread just now"),
         };
         right.positions[..BLOCK - keep].copy_from_slice(&here.positions[keep..]);
+        here.positions[keep..].fill(NONE);
         here.len = keep as u32;
         here.next = new;
         if next != NONE {

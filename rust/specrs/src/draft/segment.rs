@@ -5,6 +5,9 @@ use super::context::{Limits, Match, SEPARATOR, check_documents, common_suffix, n
 use super::words::Words;
 use crate::error::{Error, Result};
 
+/// Tokens from which the suffix sort with 16-bit ranks beats the general one, whose tables are smaller.
+const SORT_AS_U16: usize = 1 << 18;
+
 /// Finished documents and the context order of their positions.
 #[derive(Clone, Debug)]
 pub struct Segment {
@@ -27,24 +30,31 @@ impl Segment {
             return Err(Error::invalid("the last document of a segment must be ended by the separator"));
         }
         let documents = text.iter().filter(|&&token| token == SEPARATOR).count();
-        let (distinct, mut backwards) = rank_backwards(&text);
-        let symbols = distinct.len() as i64 + 1;
+        let ranks = Ranks::of(&text);
+        let symbols = ranks.distinct.len() as i64 + 1;
         let extra = 6 * symbols;
         if text.len() as i64 + extra > i64::from(i32::MAX) {
             return Err(Error::invalid(format!(
                 "a segment holds at most 2147483647 tokens and six times its distinct ones, got {} and {}",
                 text.len(),
-                distinct.len()
+                ranks.distinct.len()
             )));
         }
         let mut suffixes = vec![0_i32; text.len() + extra as usize];
         if text.len() > 1 {
-            let status = libsais_rs::libsais_int(&mut backwards, &mut suffixes, symbols as i32, extra as i32);
+            let backwards = text.iter().rev().map(|&token| ranks.rank(token));
+            let status = if text.len() >= SORT_AS_U16 && symbols <= 1 << 16 {
+                let backwards: Vec<u16> = backwards.map(|rank| rank as u16).collect();
+                libsais_rs::libsais16::libsais16(&backwards, &mut suffixes, extra as i32, None)
+            } else {
+                let mut backwards: Vec<i32> = backwards.map(|rank| rank as i32).collect();
+                libsais_rs::libsais_int(&mut backwards, &mut suffixes, symbols as i32, extra as i32)
+            };
             if status != 0 {
                 return Err(Error::invalid(format!("building a suffix array of {} tokens failed", text.len())));
             }
         }
-        drop(backwards);
+        let distinct = ranks.distinct;
         // The separators rank lowest, so they are the first suffixes.
         let last = text.len().saturating_sub(1) as u32;
         suffixes.truncate(text.len());
@@ -173,33 +183,46 @@ pub(super) fn context_below(text: &[u32], position: u32, context: &[u32], cap: u
     own.len().checked_sub(1 + shared).is_none_or(|at| order_key(own[at]) < theirs)
 }
 
-/// The distinct tokens, rising, and the text read backwards with each token replaced by its rank from 1; separators are 0.
-fn rank_backwards(text: &[u32]) -> (Vec<u32>, Vec<i32>) {
-    // A table by id is fastest while ids are small, as those of real vocabularies are.
-    const TABLE: u32 = 1 << 22;
-    let largest = text.iter().copied().filter(|&token| token != SEPARATOR).max().unwrap_or(0);
-    if largest < TABLE {
-        let mut rank = vec![0_i32; largest as usize + 1];
+/// The distinct tokens of a text, rising, and each one's rank from 1; separators have rank 0.
+struct Ranks {
+    distinct: Vec<u32>,
+    /// Ranks by id, while ids are small, as those of real vocabularies are; else empty.
+    table: Vec<u32>,
+}
+
+impl Ranks {
+    fn of(text: &[u32]) -> Self {
+        const TABLE: u32 = 1 << 22;
+        let largest = text.iter().copied().filter(|&token| token != SEPARATOR).max().unwrap_or(0);
+        let mut distinct = Vec::new();
+        if largest >= TABLE {
+            distinct.extend(text.iter().copied().filter(|&token| token != SEPARATOR));
+            distinct.sort_unstable();
+            distinct.dedup();
+            return Self { distinct, table: Vec::new() };
+        }
+        let mut table = vec![0_u32; largest as usize + 1];
         for &token in text {
             if token != SEPARATOR {
-                rank[token as usize] = 1;
+                table[token as usize] = 1;
             }
         }
-        let mut distinct = Vec::new();
-        for (token, rank) in rank.iter_mut().enumerate() {
+        for (token, rank) in (0..).zip(&mut table) {
             if *rank != 0 {
-                distinct.push(token as u32);
-                *rank = distinct.len() as i32;
+                distinct.push(token);
+                *rank = distinct.len() as u32;
             }
         }
-        let ranked =
-            text.iter().rev().map(|&token| if token == SEPARATOR { 0 } else { rank[token as usize] }).collect();
-        return (distinct, ranked);
+        Self { distinct, table }
     }
-    let mut distinct: Vec<u32> = text.iter().copied().filter(|&token| token != SEPARATOR).collect();
-    distinct.sort_unstable();
-    distinct.dedup();
-    let ranked =
-        text.iter().rev().map(|token| distinct.binary_search(token).map_or(0, |rank| rank as i32 + 1)).collect();
-    (distinct, ranked)
+
+    #[inline]
+    fn rank(&self, token: u32) -> u32 {
+        if self.table.is_empty() {
+            self.distinct.binary_search(&token).map_or(0, |rank| rank as u32 + 1)
+        } else {
+            // The separator is beyond every table.
+            self.table.get(token as usize).copied().unwrap_or(0)
+        }
+    }
 }

@@ -45,6 +45,8 @@ pub struct Vote<'a> {
     pub length: u32,
     /// What kind of evidence it is.
     pub kind: Evidence,
+    /// What the text weighs for its age; 1 is all.
+    pub scale: f32,
 }
 
 /// A draft: nodes in topological order.
@@ -154,7 +156,7 @@ fn count(
     for &index in alive {
         let vote = &votes[index as usize];
         let Some(&token) = vote.continuation.get(depth) else { continue };
-        let weight = odds.of(vote.kind, vote.length as usize + depth);
+        let weight = odds.of(vote.kind, vote.length as usize + depth) * vote.scale;
         total += weight;
         if token == SEPARATOR || token >= vocab_size {
             continue;

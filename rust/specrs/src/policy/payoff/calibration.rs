@@ -49,12 +49,17 @@ impl Calibration {
     /// Learns that the nodes of a draft were accepted, or would have been.
     pub fn observe(&mut self, nodes: impl Iterator<Item = (f32, bool)>) {
         for (path_prob, accepted) in nodes {
-            let bin = place(path_prob).round() as usize;
-            self.accepted[bin] += f64::from(u8::from(accepted));
-            self.seen[bin] += 1.0;
-            if self.seen[bin] > MEMORY {
-                self.accepted[bin] *= 0.5;
-                self.seen[bin] *= 0.5;
+            let at = place(path_prob);
+            let low = at as usize;
+            let share = f64::from(at - low as f32);
+            // Both bins that a rate is read from learn, by their shares of it.
+            for (bin, weight) in [(low, 1.0 - share), ((low + 1).min(BINS - 1), share)] {
+                self.accepted[bin] += weight * f64::from(u8::from(accepted));
+                self.seen[bin] += weight;
+                if self.seen[bin] > MEMORY {
+                    self.accepted[bin] *= 0.5;
+                    self.seen[bin] *= 0.5;
+                }
             }
         }
         self.refresh();

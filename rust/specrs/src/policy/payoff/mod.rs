@@ -4,14 +4,22 @@
 //! threshold. Here the arms are compared by the time that their expected tokens save, with costs learned while running, and
 //! the cache draft is cut where one more token costs more than it saves.
 //!
-//! Usage: [`PayoffRouter::choose`] before each round, [`PayoffRouter::note_time`] after each forward,
-//! [`PayoffRouter::note_model`] after a round of the model drafter, and [`PayoffRouter::note_cache`] for *every* cache
-//! draft, verified or not: the text that follows tells how much of it would have been accepted ([`replayed`]).
+//! Usage: [`PayoffRouter::start`] a request, [`PayoffRouter::route`] before each of its rounds, and
+//! [`PayoffRouter::finish`] it. Cache drafts that are offered teach the router whether they were verified or not: the
+//! text that follows tells how much of them would have been accepted ([`replayed`]). [`PayoffRouter::note_forward`] and
+//! [`PayoffRouter::note_model_time`] tell what rounds cost, [`PayoffRouter::note_model`] how the model drafter fared.
 
 mod calibration;
 mod cost;
+mod features;
+mod mlp;
+mod request;
 mod router;
+mod saved;
 
 pub use calibration::Calibration;
 pub use cost::Cost;
-pub use router::{Choice, PayoffOptions, PayoffRouter, replayed};
+pub use features::{CLASSES, FEATURE_VERSION, FEATURES};
+pub use mlp::{HIDDEN, Mlp};
+pub use request::{Example, Offer, Shape};
+pub use router::{Choice, PayoffOptions, PayoffRouter, Round, Rule, replayed};

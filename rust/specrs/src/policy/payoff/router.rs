@@ -1,192 +1,436 @@
 //! The choice itself, and what it learns from.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::calibration::Calibration;
 use super::cost::Cost;
+use super::features::features_of;
+use super::mlp::Mlp;
+use super::request::{Example, Offer, Record, RequestState, Shape};
 use crate::error::{Error, ErrorKind, Result};
 
-const TITLE: &str = "specrs payoff 1";
+/// Tokens that a text is expected to go on for at least.
+const SHORT: usize = 64;
+/// Share of reading what the cache wrote that the model drafter's next round has to pay for.
+const NEXT_FEW: f64 = 0.5;
+/// An exploring round costs at most this many plain ones.
+const DEAREST_TRY: f64 = 4.0;
+/// Nodes of a cache draft that are looked at; more are never worth a forward.
+const MOST_NODES: usize = 256;
 
 /// What to verify in the next round.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The first nodes of the cache's draft.
-    Cache {
+    /// The first nodes of the cache's chain.
+    Chain {
         /// How many nodes are worth verifying.
         nodes: usize,
     },
-    /// The model drafter's draft.
-    Model,
+    /// The first nodes of the cache's tree.
+    Tree {
+        /// How many nodes are worth verifying.
+        nodes: usize,
+    },
+    /// A draft of the model drafter.
+    Model {
+        /// How many tokens are worth drafting.
+        nodes: usize,
+    },
     /// No draft: one plain step.
     Plain,
 }
 
-/// Where a router starts from; everything but `explore` is learned on.
+/// How a cache draft and the other arm are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Rule {
+    /// Seconds saved at the costs learned, with the draft cut where that is most.
+    #[default]
+    Rate,
+    /// The whole chain if more than this many accepted tokens are expected of it (Hybrid Verified Decoding: 6).
+    Expected(f32),
+    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, TensorRT-LLM: 4).
+    Match(u32),
+}
+
+/// Where a router starts from; everything but `explore` and `longest_model` is learned on.
 #[derive(Clone, Copy, Debug)]
 pub struct PayoffOptions {
-    /// Cost of one more token in a forward, as a share of a forward over one token.
+    /// Cost of one more row in a forward, as a share of a forward over one row.
     pub token_cost: f64,
-    /// Cost of a model draft, as a share of a forward over one token; infinite without a model drafter.
+    /// Cost of one drafted token of the model drafter, as a share of a forward over one row.
     pub model_cost: f64,
-    /// Tokens that a model draft verifies beside the anchor.
-    pub model_nodes: usize,
-    /// Accepted tokens expected of a model draft.
-    pub model_accepted: f64,
+    /// Probability that a token of the model drafter is accepted given that its parent is.
+    pub model_acceptance: f64,
+    /// Longest draft of the model drafter.
+    pub longest_model: usize,
     /// Share of rounds that try the model drafter against the estimate, since its labels come from its rounds alone.
     pub explore: f64,
 }
 
 impl Default for PayoffOptions {
     fn default() -> Self {
-        Self { token_cost: 0.02, model_cost: f64::INFINITY, model_nodes: 4, model_accepted: 1.5, explore: 0.01 }
+        Self { token_cost: 0.02, model_cost: 0.25, model_acceptance: 0.7, longest_model: 8, explore: 0.01 }
     }
 }
 
+/// What is known of a request when its next round begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round<'a> {
+    /// All committed tokens.
+    pub text: &'a [u32],
+    /// The cache's chain.
+    pub chain: Offer<'a>,
+    /// The cache's tree; empty if trees cannot be verified.
+    pub tree: Offer<'a>,
+    /// Most nodes to verify.
+    pub budget: usize,
+    /// Requests that share the forward.
+    pub batch: usize,
+    /// Tokens that may still be written.
+    pub remaining: usize,
+    /// Committed tokens that the model drafter has not read, at least 1; none where it cannot draft.
+    pub backlog: Option<usize>,
+    /// A coin in [0, 1) that decides on exploration.
+    pub uniform: f64,
+}
+
 /// Compares drafts by the time that their expected tokens save.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct PayoffRouter {
-    calibration: Calibration,
-    forward: Cost,
-    /// Seconds of a model draft.
-    model: f64,
-    model_known: bool,
-    model_nodes: usize,
-    model_accepted: f64,
-    explore: f64,
+    pub(super) chain: Calibration,
+    pub(super) tree: Calibration,
+    pub(super) forward: Cost,
+    pub(super) model_forward: Cost,
+    pub(super) model: Record,
+    pub(super) options: Knobs,
+    rule: Rule,
+    predictor: Option<Arc<Mlp>>,
+    /// Class bits of each token id, for the predictor's features; may be empty.
+    classes: Arc<[u8]>,
+    /// Examples that wait to be taken, if they are wanted.
+    examples: Option<Vec<Example>>,
+    requests: HashMap<u64, RequestState>,
+}
+
+/// What is not learned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Knobs {
+    pub(super) acceptance: f64,
+    pub(super) longest_model: usize,
+    pub(super) explore: f64,
+}
+
+/// An arm that needs no cache: its choice, expected tokens, and tokens per second.
+#[derive(Clone, Copy)]
+struct Arm {
+    choice: Choice,
+    tokens: f64,
+    rate: f64,
 }
 
 impl PayoffRouter {
     /// A router that has learned nothing yet.
     ///
     /// # Errors
-    /// If an option is negative or not a number.
+    /// If an option is negative or not a number, or a probability exceeds 1.
     pub fn new(options: PayoffOptions) -> Result<Self> {
-        let PayoffOptions { token_cost, model_cost, model_nodes, model_accepted, explore } = options;
-        let wrong = token_cost.is_nan() || token_cost < 0.0 || model_cost.is_nan() || model_cost < 0.0;
-        if wrong || !(model_accepted.is_finite() && model_accepted >= 0.0) || !(0.0..=1.0).contains(&explore) {
+        let PayoffOptions { token_cost, model_cost, model_acceptance, longest_model, explore } = options;
+        let costs = [token_cost, model_cost].iter().all(|cost| cost.is_finite() && *cost >= 0.0);
+        let shares = [model_acceptance, explore].iter().all(|share| (0.0..=1.0).contains(share));
+        if !costs || !shares {
             return Err(Error::invalid(format!(
-                "costs and accepted tokens must not be negative and explore must be between 0 and 1, got {options:?}"
+                "costs must not be negative and shares must be between 0 and 1, got {options:?}"
             )));
         }
         Ok(Self {
-            calibration: Calibration::default(),
+            chain: Calibration::default(),
+            tree: Calibration::default(),
             forward: Cost::new(1.0 - token_cost.min(0.5), token_cost),
-            model: model_cost,
-            model_known: false,
-            model_nodes,
-            model_accepted,
-            explore,
+            model_forward: Cost::new(model_cost * 0.98, model_cost * 0.02),
+            model: Record::default(),
+            options: Knobs { acceptance: model_acceptance, longest_model, explore },
+            rule: Rule::Rate,
+            predictor: None,
+            classes: Arc::default(),
+            examples: None,
+            requests: HashMap::new(),
         })
     }
 
-    /// Chooses for one request. `path_probs` are those of the cache's draft in the order of its nodes, which is best
-    /// first; `uniform` in [0, 1) decides on exploration.
-    pub fn choose(&self, path_probs: &[f32], uniform: f64) -> Choice {
-        let plain = 1.0 / self.forward.seconds(1);
-        let model = (1.0 + self.model_accepted) / (self.model + self.forward.seconds(1 + self.model_nodes));
-        if self.model.is_finite() && uniform < self.explore {
-            return Choice::Model;
-        }
-        // The round that is the alternative, by its tokens and their rate.
-        let (other, reach, rate) = if self.model.is_finite() && model > plain {
-            (Choice::Model, 1.0 + self.model_accepted, model)
-        } else {
-            (Choice::Plain, 1.0, plain)
-        };
-        // A token that the alternative would write is worth the time this takes. What lies beyond is not lost by the
-        // alternative, since the place to copy from is still there after its round: together it is worth one more round
-        // of copying, and each further token what it costs to copy.
-        let round = self.forward.seconds(1 + path_probs.len());
-        let copying = (1.0 + path_probs.len() as f64) / round;
-        let reach = reach + rate * round;
-        let worth = |token: f64| {
-            let within = (reach - token).clamp(0.0, 1.0);
-            within / rate + (1.0 - within) / copying.max(rate)
-        };
-        let mut best = (0.0, other);
-        let mut value = worth(0.0);
-        for (node, &path_prob) in path_probs.iter().enumerate() {
-            value += f64::from(self.calibration.rate(path_prob)) * worth((node + 1) as f64);
-            let gain = value - self.forward.seconds(node + 2);
-            if gain > best.0 {
-                best = (gain, Choice::Cache { nodes: node + 1 });
-            }
-        }
-        best.1
+    /// Changes the rule of the choice.
+    pub fn set_rule(&mut self, rule: Rule) {
+        self.rule = rule;
     }
 
-    /// Accepted tokens expected of the first `nodes` of a cache draft.
-    pub fn expected(&self, path_probs: &[f32]) -> f32 {
-        path_probs.iter().map(|&path_prob| self.calibration.rate(path_prob)).sum()
+    /// Changes what predicts a chain's accepted length: a trained perceptron, or with none the calibrated probabilities.
+    pub fn set_predictor(&mut self, predictor: Option<Arc<Mlp>>) {
+        self.predictor = predictor;
     }
 
-    /// Learns the time of a target forward over `tokens` tokens.
-    pub fn note_time(&mut self, tokens: usize, seconds: f64) {
-        self.forward.note(tokens, seconds);
+    /// Tells the class bits of each token id, [`CLASSES`](super::CLASSES) of them, for the features.
+    pub fn set_classes(&mut self, classes: Arc<[u8]>) {
+        self.classes = classes;
     }
 
-    /// Learns from a model draft: nodes verified, tokens accepted, seconds spent drafting.
-    pub fn note_model(&mut self, nodes: usize, accepted: usize, seconds: f64) {
-        const STEP: f64 = 0.05;
-        self.model_accepted += STEP * (accepted as f64 - self.model_accepted);
-        self.model_nodes = nodes;
-        if seconds.is_finite() && seconds >= 0.0 {
-            self.model = if self.model_known { self.model + STEP * (seconds - self.model) } else { seconds };
-            self.model_known = true;
+    /// Keeps an example of every chain whose label becomes known, until [`Self::take_examples`].
+    pub fn keep_examples(&mut self) {
+        self.examples.get_or_insert_default();
+    }
+
+    /// The examples kept so far, which are forgotten here.
+    pub fn take_examples(&mut self) -> Vec<Example> {
+        self.examples.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Replaces the guessed costs by measured ones: of the target's forward, and of the model drafter's.
+    pub fn set_costs(&mut self, forward: Cost, model_forward: Option<Cost>) {
+        self.model_forward.scale_guess(forward.seconds(1) / self.forward.seconds(1));
+        self.forward = forward;
+        if let Some(cost) = model_forward {
+            self.model_forward = cost;
         }
     }
 
-    /// Learns from a cache draft: each node's path probability and whether it was accepted, or would have been.
-    pub fn note_cache(&mut self, nodes: impl Iterator<Item = (f32, bool)>) {
-        self.calibration.observe(nodes);
+    /// What this router learned, without its requests.
+    #[must_use]
+    pub fn without_requests(&self) -> Self {
+        Self { requests: HashMap::new(), ..self.clone() }
     }
 
-    /// What was learned about the cache, the forward and the model drafter, as text with its version.
-    pub fn save(&self) -> String {
-        let (base, slope) = self.forward.line();
-        let mut text = format!(
-            "{TITLE}\nforward {base} {slope}\nmodel {} {} {} {}\nexplore {}\n",
-            self.model, self.model_known, self.model_nodes, self.model_accepted, self.explore
-        );
-        for (accepted, seen) in self.calibration.counts() {
-            let line = format!("bin {accepted} {seen}\n");
-            text.push_str(&line);
-        }
-        text
-    }
-
-    /// A router from what [`Self::save`] gave.
+    /// Meets a request with a prompt of that many tokens.
     ///
     /// # Errors
-    /// If the text is of another version or damaged.
-    pub fn load(text: &str) -> Result<Self> {
-        let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, format!("saved payoff router: {what}"));
-        let mut lines = text.lines();
-        let title = lines.next().unwrap_or_default();
-        if title != TITLE {
-            return Err(corrupt(&format!("first line is {title:?}, expected {TITLE:?}")));
+    /// If the id is active already.
+    pub fn start(&mut self, id: u64, prompt: usize) -> Result<()> {
+        if self.requests.contains_key(&id) {
+            return Err(Error::new(ErrorKind::Request, format!("request {id} is routed already: finish it first")));
         }
-        let mut router = Self::new(PayoffOptions::default())?;
-        let mut bins = Vec::new();
-        for line in lines {
-            let wrong = || corrupt(&format!("line {line:?} is not understood"));
-            let number = |field: &str| field.parse::<f64>().ok().filter(|n| *n >= 0.0).ok_or_else(wrong);
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["forward", base, slope] => router.forward = Cost::new(number(base)?, number(slope)?),
-                ["model", seconds, known, nodes, accepted] => {
-                    router.model = number(seconds)?;
-                    router.model_known = known.parse().map_err(|_| wrong())?;
-                    router.model_nodes = nodes.parse().map_err(|_| wrong())?;
-                    router.model_accepted = number(accepted)?;
-                }
-                ["explore", share] => router.explore = number(share)?,
-                ["bin", accepted, seen] => bins.push((number(accepted)?, number(seen)?)),
-                _ => return Err(wrong()),
+        self.requests.insert(id, RequestState::new(prompt));
+        Ok(())
+    }
+
+    /// Lets go of a request, learning what its text still tells. Unknown ids are ignored.
+    pub fn finish(&mut self, id: u64, text: &[u32]) {
+        if let Some(mut request) = self.requests.remove(&id) {
+            let (chain, tree) = (&mut self.chain, &mut self.tree);
+            let mut examples = Vec::new();
+            request.label(text, true, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+            if let Some(kept) = &mut self.examples {
+                kept.append(&mut examples);
             }
         }
-        router.calibration =
-            Calibration::from_counts(&bins).ok_or_else(|| corrupt(&format!("{} bins do not fit", bins.len())))?;
-        Ok(router)
     }
+
+    /// Chooses for one request, after learning from its earlier drafts as far as the text tells their fate.
+    ///
+    /// # Errors
+    /// If the id is unknown, or the arrays of a draft do not fit together.
+    pub fn route(&mut self, id: u64, round: &Round<'_>) -> Result<Choice> {
+        for offer in [&round.chain, &round.tree] {
+            check(offer)?;
+        }
+        let Some(request) = self.requests.get_mut(&id) else {
+            return Err(unknown(id));
+        };
+        let (chain, tree) = (&mut self.chain, &mut self.tree);
+        let mut examples = Vec::new();
+        request.label(round.text, false, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+        let wanted = self.predictor.is_some() || self.examples.is_some();
+        let features = wanted.then(|| Box::new(features_of(request, round, &self.classes)));
+        let predicted = features.as_ref().and_then(|known| Some(self.predictor.as_ref()?.predict(known)));
+        let features = features.filter(|_| self.examples.is_some());
+        if let Some(kept) = &mut self.examples {
+            kept.append(&mut examples);
+        }
+        request.keep(round.text.len(), Shape::Chain, &round.chain, features);
+        request.keep(round.text.len(), Shape::Tree, &round.tree, None);
+        let acceptance = request.model.rate(self.model.rate(self.options.acceptance));
+        let written = round.text.len().saturating_sub(request.prompt);
+        let choice = self.choose(round, acceptance, written, predicted);
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.chose(matches!(choice, Choice::Chain { .. } | Choice::Tree { .. }));
+        }
+        Ok(choice)
+    }
+
+    fn choose(&self, round: &Round<'_>, acceptance: f64, written: usize, predicted: Option<f32>) -> Choice {
+        let plain_seconds = self.cost(round, 0);
+        let plain = Arm { choice: Choice::Plain, tokens: 1.0, rate: 1.0 / plain_seconds };
+        let model = self.model_arm(round, acceptance, written);
+        if let Some((arm, seconds)) = model
+            && round.uniform < self.options.explore
+            && seconds <= DEAREST_TRY * plain_seconds
+        {
+            return arm.choice;
+        }
+        let other = model.map(|(arm, _)| arm).filter(|arm| arm.rate > plain.rate).unwrap_or(plain);
+        let stated = self.expected(round.chain.path_probs);
+        let expected = predicted.unwrap_or(stated);
+        let offered = round.chain.tokens.len().min(round.budget);
+        let whole = match self.rule {
+            Rule::Rate => None,
+            Rule::Expected(least) => Some(expected > least),
+            Rule::Match(least) => Some(round.chain.match_length >= least),
+        };
+        if let Some(whole) = whole {
+            // These rules know two arms: without a model drafter the cache's draft is all there is.
+            let taken = offered > 0 && (whole || model.is_none());
+            return if taken {
+                Choice::Chain { nodes: offered }
+            } else {
+                model.map_or(Choice::Plain, |(arm, _)| arm.choice)
+            };
+        }
+        let trust = if stated > 0.0 { expected / stated } else { 1.0 };
+        let chain = self.best_cut(round, &round.chain, &self.chain, trust, &other);
+        let tree = self.best_cut(round, &round.tree, &self.tree, trust, &other);
+        match (chain, tree) {
+            (None, None) => other.choice,
+            (Some((_, nodes)), None) => Choice::Chain { nodes },
+            (None, Some((_, nodes))) => Choice::Tree { nodes },
+            // Of equal gains the chain: it has no more nodes.
+            (Some((gain, nodes)), Some((more, _))) if gain >= more => Choice::Chain { nodes },
+            (_, Some((_, nodes))) => Choice::Tree { nodes },
+        }
+    }
+
+    /// The request's share of a forward in which every request has `nodes` nodes.
+    fn cost(&self, round: &Round<'_>, nodes: usize) -> f64 {
+        let batch = round.batch.max(1);
+        self.forward.seconds(batch * (1 + nodes)) / batch as f64
+    }
+
+    /// The model drafter's best length, and the seconds of that round without what is an investment.
+    fn model_arm(&self, round: &Round<'_>, acceptance: f64, written: usize) -> Option<(Arm, f64)> {
+        let backlog = round.backlog?.max(1);
+        let batch = round.batch.max(1) as f64;
+        let token = self.model_forward.seconds(round.batch.max(1)) / batch;
+        let read = self.model_forward.seconds(backlog) - self.model_forward.seconds(1);
+        // A text goes on for about as long as it has gone on already.
+        let ahead = round.remaining.min(written.max(SHORT)).max(1) as f64;
+        let mut best: Option<(Arm, f64)> = None;
+        let (mut survival, mut tokens) = (1.0, 1.0);
+        for nodes in 1..=round.budget.min(self.options.longest_model) {
+            survival *= acceptance.min(0.995);
+            tokens += survival;
+            let seconds = nodes as f64 * token + self.cost(round, nodes);
+            // The prompt is read for all rounds to come, a stretch that the cache wrote for the next few.
+            let share = if backlog > written { (tokens / ahead).min(1.0) } else { NEXT_FEW };
+            let rate = tokens / (seconds + read * share);
+            if best.is_none_or(|(arm, _)| rate > arm.rate) {
+                best = Some((Arm { choice: Choice::Model { nodes }, tokens, rate }, seconds + read));
+            }
+        }
+        best
+    }
+
+    /// The part of a cache draft that gains most over the other arm: seconds gained, and nodes. None if nothing does.
+    ///
+    /// A token that the other arm would write is worth the time this takes. What lies beyond is not lost by the other
+    /// arm, since the place to copy from is still there after its round: together it is worth one more round of copying,
+    /// and each further token what it costs to copy. `trust` scales the calibrated rates to what a predictor says.
+    fn best_cut(
+        &self,
+        round: &Round<'_>,
+        offer: &Offer<'_>,
+        calibration: &Calibration,
+        trust: f32,
+        other: &Arm,
+    ) -> Option<(f64, usize)> {
+        let offered = offer.path_probs.len().min(round.budget);
+        let whole = self.cost(round, offered);
+        let copying = (1.0 + offered as f64) / whole;
+        let reach = other.tokens + other.rate * whole;
+        let worth = |token: f64| {
+            let within = (reach - token).clamp(0.0, 1.0);
+            within / other.rate + (1.0 - within) / copying.max(other.rate)
+        };
+        let mut best: Option<(f64, usize)> = None;
+        let mut value = worth(0.0);
+        let mut depths = [0_u32; MOST_NODES];
+        for node in 0..offered.min(MOST_NODES) {
+            let parent = offer.parents[node];
+            depths[node] = if parent < 0 { 1 } else { depths[parent as usize] + 1 };
+            let rate = (calibration.rate(offer.path_probs[node]) * trust).min(1.0);
+            value += f64::from(rate) * worth(f64::from(depths[node]));
+            let gain = value - self.cost(round, node + 1);
+            if gain > best.map_or(0.0, |(most, _)| most) {
+                best = Some((gain, node + 1));
+            }
+        }
+        best
+    }
+
+    /// Accepted tokens expected of a cache chain, by its calibrated path probabilities.
+    pub fn expected(&self, path_probs: &[f32]) -> f32 {
+        path_probs.iter().map(|&path_prob| self.chain.rate(path_prob)).sum()
+    }
+
+    /// Learns the time of a target forward over `rows` rows.
+    pub fn note_forward(&mut self, rows: usize, seconds: f64) {
+        if !self.forward.is_measured() {
+            self.model_forward.scale_guess(seconds / self.forward.seconds(rows));
+        }
+        self.forward.note(rows, seconds);
+    }
+
+    /// Learns the time of a model draft of `nodes` tokens for `batch` requests, after `read` unread ones in all.
+    pub fn note_model_time(&mut self, nodes: usize, batch: usize, read: usize, seconds: f64) {
+        if nodes == 0 {
+            return;
+        }
+        let batch = batch.max(1);
+        let expected = self.model_forward.seconds(read.max(1)) + (nodes - 1) as f64 * self.model_forward.seconds(batch);
+        let ratio = seconds / expected;
+        if !self.model_forward.is_measured() {
+            self.forward.scale_guess(ratio);
+        }
+        self.model_forward.note(batch, self.model_forward.seconds(batch) * ratio);
+    }
+
+    /// Learns from a model draft that was verified: tokens accepted, and whether one was refused after them.
+    ///
+    /// # Errors
+    /// If the id is unknown.
+    pub fn note_model(&mut self, id: u64, accepted: usize, refused: bool) -> Result<()> {
+        let request = self.requests.get_mut(&id).ok_or_else(|| unknown(id))?;
+        request.model.add(accepted, usize::from(refused));
+        self.model.add(accepted, usize::from(refused));
+        Ok(())
+    }
+
+    /// Learns from a cache chain: each node's path probability and whether it was accepted, or would have been.
+    pub fn note_chain(&mut self, nodes: &[(f32, bool)]) {
+        self.chain.observe(nodes.iter().copied());
+    }
+}
+
+fn unknown(id: u64) -> Error {
+    Error::new(ErrorKind::Request, format!("request {id} is not routed: start it first"))
+}
+
+fn observe(chain: &mut Calibration, tree: &mut Calibration, shape: Shape, nodes: &[(f32, bool)]) {
+    let calibration = match shape {
+        Shape::Chain => chain,
+        Shape::Tree => tree,
+    };
+    calibration.observe(nodes.iter().copied());
+}
+
+fn check(offer: &Offer<'_>) -> Result<()> {
+    let lengths = (offer.tokens.len(), offer.parents.len(), offer.path_probs.len());
+    if lengths.0 != lengths.1 || lengths.0 != lengths.2 {
+        return Err(Error::invalid(format!("tokens, parents and path_probs must have one length, got {lengths:?}")));
+    }
+    for (node, &parent) in offer.parents.iter().enumerate() {
+        if parent < -1 || parent >= node as i32 {
+            return Err(Error::invalid(format!(
+                "the parent of node {node} must be -1 or an earlier node, got {parent}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Which nodes of a draft the following text would have accepted, and whether that is known yet.

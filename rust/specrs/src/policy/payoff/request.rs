@@ -1,0 +1,168 @@
+//! What the router keeps of one request: drafts whose fate the text will tell, and how the model drafter fares.
+
+use std::collections::VecDeque;
+
+use super::features::FEATURES;
+use super::router::replayed;
+
+/// Most drafts that wait for their text. The oldest is labelled with what is known when another one comes.
+const WAITING: usize = 48;
+/// Nodes tried by the model drafter that the record of all requests counts for.
+const SHRINK: f64 = 12.0;
+/// Weight that a tried node keeps when another one comes.
+const KEEP: f64 = 0.97;
+/// The same for the share of rounds in which the cache was chosen.
+const KEEP_CHOICE: f32 = 0.94;
+/// Finished drafts whose accepted length is remembered.
+const REMEMBERED: usize = 4;
+
+/// Shape of a cache draft; each has its own calibration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One path.
+    Chain,
+    /// The best-first tree.
+    Tree,
+}
+
+/// A cache draft as it was offered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offer<'a> {
+    /// Token of each node, best first.
+    pub tokens: &'a [u32],
+    /// Parent of each node, −1 at the anchor.
+    pub parents: &'a [i32],
+    /// Product of confidences down to each node.
+    pub path_probs: &'a [f32],
+    /// Longest match behind the draft, in tokens.
+    pub match_length: u32,
+}
+
+/// An offered draft until its fate is known.
+#[derive(Clone, Debug)]
+struct Waiting {
+    /// Tokens of the text when it was offered.
+    at: usize,
+    shape: Shape,
+    tokens: Vec<u32>,
+    parents: Vec<i32>,
+    path_probs: Vec<f32>,
+    depth: usize,
+    /// What a predictor is trained on, if examples are wanted.
+    features: Option<Box<[f32; FEATURES]>>,
+}
+
+impl Waiting {
+    /// Nodes of a chain that equal the text, as far as it goes.
+    fn accepted(&self, text: &[u32]) -> usize {
+        let following = text.get(self.at..).unwrap_or_default();
+        self.tokens.iter().zip(following).take_while(|(drafted, written)| drafted == written).count()
+    }
+}
+
+/// A chain's features and how much of it the text that followed accepts.
+pub type Example = ([f32; FEATURES], u32);
+
+/// Hits among tries, the old ones fading.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Record {
+    pub(super) hits: f64,
+    pub(super) tries: f64,
+}
+
+impl Record {
+    pub(super) fn add(&mut self, hits: usize, misses: usize) {
+        for hit in std::iter::repeat_n(1.0, hits).chain(std::iter::repeat_n(0.0, misses)) {
+            self.hits = self.hits * KEEP + hit;
+            self.tries = self.tries * KEEP + 1.0;
+        }
+    }
+
+    /// The rate, shrunk to `prior`.
+    pub(super) fn rate(&self, prior: f64) -> f64 {
+        (self.hits + SHRINK * prior) / (self.tries + SHRINK)
+    }
+}
+
+/// One request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RequestState {
+    pub(super) prompt: usize,
+    pub(super) model: Record,
+    /// Share of recent rounds in which the cache was chosen.
+    pub(super) cached: f32,
+    waiting: VecDeque<Waiting>,
+    /// Place and accepted length of the last chains whose fate is known.
+    done: VecDeque<(usize, usize)>,
+}
+
+impl RequestState {
+    pub(super) fn new(prompt: usize) -> Self {
+        Self { prompt, ..Self::default() }
+    }
+
+    pub(super) fn chose(&mut self, cache: bool) {
+        self.cached = KEEP_CHOICE * self.cached + (1.0 - KEEP_CHOICE) * f32::from(u8::from(cache));
+    }
+
+    /// Place and accepted length, as far as `text` tells, of the last chains, newest first.
+    pub(super) fn known_accepted(&self, text: &[u32]) -> impl Iterator<Item = (usize, usize)> {
+        let waiting = self.waiting.iter().rev().filter(|one| one.shape == Shape::Chain);
+        waiting.map(|one| (one.at, one.accepted(text))).chain(self.done.iter().rev().copied())
+    }
+
+    /// Keeps a draft that was offered after `at` tokens.
+    pub(super) fn keep(&mut self, at: usize, shape: Shape, offer: &Offer<'_>, features: Option<Box<[f32; FEATURES]>>) {
+        if offer.tokens.is_empty() {
+            return;
+        }
+        let mut depths: Vec<usize> = Vec::with_capacity(offer.parents.len());
+        for &parent in offer.parents {
+            depths.push(if parent < 0 { 1 } else { depths[parent as usize] + 1 });
+        }
+        self.waiting.push_back(Waiting {
+            at,
+            shape,
+            tokens: offer.tokens.to_vec(),
+            parents: offer.parents.to_vec(),
+            path_probs: offer.path_probs.to_vec(),
+            depth: depths.into_iter().max().unwrap_or(0),
+            features,
+        });
+    }
+
+    /// Hands over the nodes of drafts whose fate `text` tells, (shape, path probability, accepted), and the examples that
+    /// were wanted.
+    pub(super) fn label(
+        &mut self,
+        text: &[u32],
+        end: bool,
+        examples: &mut Vec<Example>,
+        mut learn: impl FnMut(Shape, &[(f32, bool)]),
+    ) {
+        while let Some(first) = self.waiting.front() {
+            let due = end || self.waiting.len() > WAITING || first.at + first.depth <= text.len();
+            if !due {
+                return;
+            }
+            let Some(first) = self.waiting.pop_front() else { return };
+            let following = text.get(first.at..).unwrap_or_default();
+            if first.shape == Shape::Chain {
+                let accepted = first.accepted(text);
+                // A chain that the text ran out on has no label yet.
+                let known = accepted < following.len() || accepted == first.tokens.len();
+                if let (true, Some(features)) = (known, &first.features) {
+                    examples.push((**features, accepted as u32));
+                }
+                self.done.push_back((first.at, accepted));
+                if self.done.len() > REMEMBERED {
+                    self.done.pop_front();
+                }
+            }
+            let fate = replayed(&first.tokens, &first.parents, following);
+            let known: Vec<(f32, bool)> =
+                fate.into_iter().zip(first.path_probs).filter_map(|(fate, prob)| Some((prob, fate?))).collect();
+            learn(first.shape, &known);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+"""Hybrid drafting in the engine: who is asked when, what is learned, seeds, limits, laws."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections import Counter
+
+import numpy as np
+import pytest
+from tests.toys import TattleLM
+
+import specrs
+from specrs._core import PayoffRouter
+from specrs.drafters.hybrid import HybridDrafter
+from specrs.drafters.model import ModelDrafter
+
+PROMPTS = [[7, 3, 9, 7, 3], [1], [2, 2, 2, 5, 6, 5, 6, 5]]
+FOREVER = {"eos_token_id": None}
+
+
+def hybrid(**options):
+    target = TattleLM()
+    return HybridDrafter(target.vocab_size, model=ModelDrafter(TattleLM(), target.vocab_size), **options)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("draft_tokens", [None, 0, 1, 5])
+@pytest.mark.parametrize("with_model", [True, False])
+def test_greedy_text_is_that_of_plain_decoding(batch, draft_tokens, with_model):
+    options = {"max_new_tokens": 60, **FOREVER}
+    plain = specrs.generate(TattleLM(), PROMPTS[:batch], drafter="none", **options)
+    made = specrs.generate(
+        TattleLM(),
+        PROMPTS[:batch],
+        drafter="hybrid",
+        draft_model=TattleLM() if with_model else None,
+        draft_tokens=draft_tokens,
+        **options,
+    )
+    assert [one.ids for one in made] == [one.ids for one in plain]
+    assert made[0].report.method == "hybrid (payoff)"
+    if draft_tokens == 0:
+        assert all(one.report.drafted == 0 for one in made)
+
+
+def test_each_arm_is_taken_where_it_pays():
+    """A router of cheap forwards asks the model for new text and the cache for old; a dear model is not asked."""
+    taken = {}
+    for cost in (0.01, 50.0):
+        drafter = hybrid(router=PayoffRouter(model_cost=cost, token_cost=0.001, explore=0.0), clock=lambda: 0.0)
+        made = specrs.generate(TattleLM(), PROMPTS[2], drafter=drafter, draft_tokens=8, max_new_tokens=200, **FOREVER)
+        taken[cost] = made.report.accepted_by_source
+    assert taken[0.01]["model"] > 0
+    assert "model" not in taken[50.0]
+
+
+@pytest.mark.parametrize("shuffle", [0, 1])
+def test_a_seeded_sample_follows_neither_clock_nor_neighbours(shuffle):
+    """The same seed gives the same text, alone or beside others, whatever the clock says."""
+    ticks = itertools.count()
+    clocks = [lambda: 0.0, lambda: float(next(ticks) ** 2)]
+    options = {"max_new_tokens": 50, "temperature": 0.8, **FOREVER}
+    alone = [
+        specrs.generate(TattleLM(), p, drafter=hybrid(clock=clocks[0]), seed=11 + i, **options).ids
+        for i, p in enumerate(PROMPTS)
+    ]
+    order = [2, 0, 1] if shuffle else [0, 1, 2]
+    together = specrs.generate(
+        TattleLM(),
+        [PROMPTS[i] for i in order],
+        drafter=hybrid(clock=clocks[1]),
+        seed=[11 + i for i in order],
+        **options,
+    )
+    assert [one.ids for one in together] == [alone[i] for i in order]
+    again = specrs.generate(TattleLM(), PROMPTS[0], drafter="hybrid", draft_model=TattleLM(), seed=11, **options)
+    assert again.ids == alone[0]
+
+
+@pytest.mark.parametrize("seed", [5, None])
+@pytest.mark.parametrize("batch", [2, 50])
+def test_drawn_texts_have_the_targets_law(seed, batch, monkeypatch):
+    """The first two tokens of many samples against their exact law, by chi-square, while every arm is taken."""
+    source = np.random.default_rng(3)
+    monkeypatch.setattr(secrets, "randbits", lambda bits: int(source.integers(1 << 63)))
+    target, prompt, samples = TattleLM(4, habit=1.0), [0, 1, 2, 0, 1, 2, 0], 500
+    positions = np.arange(len(prompt) + 1)
+    rows = [target.row(np.array(prompt), positions[:-1])]
+    rows += [target.row(np.array([*prompt, first]), positions) for first in range(4)]
+    first, *second = [np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in rows]
+    law = (first[:, None] * np.stack(second)).ravel()
+    drafter = HybridDrafter(
+        4, model=ModelDrafter(TattleLM(4, habit=1.0, salt=8), 4), router=PayoffRouter(explore=0.5), clock=lambda: 0.0
+    )
+    options = {"max_new_tokens": 4, "temperature": 1.0, "max_batch": batch, "n": samples, "seed": seed, **FOREVER}
+    made = specrs.generate(target, prompt, drafter=drafter, draft_tokens=3, **options)
+    counts = np.bincount([one.ids[0] * 4 + one.ids[1] for one in made], minlength=16)
+    expected = law * samples
+    assert ((counts - expected) ** 2 / expected).sum() < 45, "p < 1e-4"
+    taken = sum((Counter(one.report.accepted_by_source) for one in made), Counter())
+    assert taken["model"] > 0
+    assert taken["chain"] + taken["tree"] > 0
+
+
+def test_the_model_is_left_out_beyond_its_context():
+    target, short = TattleLM(), TattleLM(max_context=24)
+    options = {"max_new_tokens": 80, **FOREVER}
+    made = specrs.generate(target, PROMPTS[0], drafter="hybrid", draft_model=short, **options)
+    assert made.ids == specrs.generate(target, PROMPTS[0], drafter="none", **options).ids
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "seed": 4}])
+def test_ids_that_the_target_lacks_are_not_proposed(options):
+    cache = specrs.SuffixCache()
+    cache.add([7, 3, 9, 7, 3, 9, 4000, 4001, 7, 3, 4000])
+    made = specrs.generate(TattleLM(), PROMPTS[0], drafter=hybrid(cache=cache), max_new_tokens=30, **options, **FOREVER)
+    assert max(made.ids) < 32
+    assert made.finish_reason == "length"
+
+
+def test_a_finished_request_leaves_nothing_behind():
+    drafter = hybrid()
+    specrs.generate(TattleLM(), PROMPTS, drafter=drafter, max_new_tokens=20, **FOREVER)
+    running = specrs.stream(TattleLM(), PROMPTS, drafter=drafter, max_new_tokens=20, **FOREVER)
+    next(running)
+    running.close()
+    assert not drafter._routers
+    assert not drafter._proposed
