@@ -19,8 +19,8 @@ from specrs.ssd.process import ProcessLink
 from specrs.ssd.ring import Ring, shared_file
 from specrs.ssd.texts import Answer, Chain, Origin, Query, Reply, Text
 
-PROMPTS = [[7, 3, 9, 11, 7, 3, 9], [5], [1, 2, 3, 1, 2], [4, 4, 4]]
-LONG = {"max_new_tokens": 60, "eos_token_id": None}
+PROMPTS = [[7, 3, 9, 11, 7, 3, 9], [5]]
+LONG = {"max_new_tokens": 30, "eos_token_id": None}
 
 
 def plain(prompts=PROMPTS, **options):
@@ -28,7 +28,7 @@ def plain(prompts=PROMPTS, **options):
 
 
 def beside(build, **options):
-    link = ProcessLink(build, law_bytes=4 * 8 * 32, **{"patience": 5.0, **options})
+    link = ProcessLink(build, law_bytes=4 * 8 * 32, **{"patience": 30.0, **options})
     drafter = SsdDrafter(
         link, lookahead=3, vocab_size=32, max_context=link.max_context, tokens_are_drawn=link.tokens_are_drawn
     )
@@ -44,7 +44,7 @@ def test_a_process_drafts_ahead():
     drafter, link = beside(partial(tattle_drafter, fan_out=3))
     assert texts(drafter) == plain()
     assert drafter.statistics.by_origin["hit"] > 0
-    sampled = {"temperature": 0.8, "seed": [1, 2, 3, 4]}
+    sampled = {"temperature": 0.8, "seed": [1, 2]}
     here = local(TattleLM(habit=4.0), 32, fan_out=3, lookahead=3, fallback="slow")
     assert texts(drafter, **sampled) == texts(here, **sampled)
     assert 0 < drafter.statistics.message_seconds / drafter.statistics.rounds < 0.2
@@ -73,7 +73,7 @@ def test_a_drafter_killed_mid_round():
 
     class Killer(TattleLM):
         def score(self, states, pending, draft):
-            if len(self.forwards) == 6:
+            if len(self.forwards) == 12:
                 os.kill(link.process.pid, signal.SIGKILL)
                 link.process.wait(5)
             return super().score(states, pending, draft)
@@ -86,14 +86,15 @@ def test_a_drafter_killed_mid_round():
 
 def test_a_drafter_that_is_late_once():
     """The round is decoded plainly, the late answer is thrown away, and drafting goes on."""
-    drafter, _ = beside(partial(toys.faulty, "late-once", 4), patience=0.1)
-    assert texts(drafter, PROMPTS[:1], max_new_tokens=200) == plain(PROMPTS[:1], max_new_tokens=200)
-    assert 1 <= drafter.statistics.late <= 5
+    drafter, _ = beside(partial(toys.faulty, "late-once", 4), patience=1.5)
+    assert texts(drafter, PROMPTS[:1]) == plain(PROMPTS[:1])
+    assert drafter.statistics.late == 1
+    assert drafter.statistics.rounds > 10
     drafter.close()
 
 
 def test_a_drafter_that_stays_late_is_given_up():
-    drafter, link = beside(partial(toys.faulty, "late", 3), patience=0.05)
+    drafter, link = beside(partial(toys.faulty, "late", 3), patience=0.2)
     with pytest.warns(UserWarning, match="3 times in a row") as seen:
         assert texts(drafter, PROMPTS[:1]) == plain(PROMPTS[:1])
     assert len(seen) == 1
@@ -110,11 +111,11 @@ def test_a_clock_that_jumps(jump):
         now[0] += jump if now[1] % 3 == 0 else 0.001
         return now[0]
 
-    drafter, _ = beside(tattle_drafter, clock=clock, patience=2.0)
+    drafter, _ = beside(tattle_drafter, clock=clock)
     drafter._clock = clock
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert texts(drafter, PROMPTS[:2]) == plain(PROMPTS[:2])
+        assert texts(drafter, PROMPTS) == plain(PROMPTS)
     statistics = drafter.statistics
     assert min(statistics.wait_seconds, statistics.service_seconds, statistics.message_seconds) >= 0
     drafter.close()
@@ -185,9 +186,9 @@ SPOILED = {
 def test_answers_to_other_questions_are_not_believed(what):
     drafter = SsdDrafter(Wrong(SPOILED[what]), lookahead=3, vocab_size=32)
     with pytest.warns(UserWarning, match="such drafts are not used") as seen:
-        made = specrs.generate(TattleLM(), PROMPTS[:2], drafter=drafter, **LONG)
+        made = specrs.generate(TattleLM(), PROMPTS, drafter=drafter, **LONG)
     assert len(seen) == 1
-    assert [one.ids for one in made] == plain(PROMPTS[:2])
+    assert [one.ids for one in made] == plain(PROMPTS)
     assert drafter.statistics.refused > 0
     assert sum(one.report.drafted for one in made) == 0
 

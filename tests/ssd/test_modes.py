@@ -10,7 +10,7 @@ from tests.toys import TattleLM
 import specrs
 from specrs.ssd.links import ThreadLink
 
-PROMPTS = [[7, 3, 9, 11, 7, 3, 9], [5], [1, 2, 3, 1, 2], [4, 4, 4]]
+PROMPTS = [[7, 3, 9, 11, 7, 3, 9], [5], [1, 2, 3, 1, 2]]
 FOREVER = {"eos_token_id": None}
 
 
@@ -27,7 +27,7 @@ def run(drafter, prompts=PROMPTS, target=None, **options):
         TattleLM() if target is None else target,
         prompts,
         drafter=drafter,
-        **{"max_new_tokens": 40, **FOREVER, **options},
+        **{"max_new_tokens": 20, **FOREVER, **options},
     )
 
 
@@ -37,9 +37,9 @@ def plain():
 
 
 @pytest.mark.parametrize("fallback", ["slow", "fast", "zero", "auto"])
-@pytest.mark.parametrize("fan_out", [0, 1, 3])
-@pytest.mark.parametrize("lookahead", [0, 1, 4])
-@pytest.mark.parametrize("saguaro", [1.0, 0.3])
+@pytest.mark.parametrize(
+    ("fan_out", "lookahead", "saguaro"), [(0, 3, 1.0), (1, 3, 0.3), (2, 1, 1.0), (3, 2, 0.3), (3, 4, 1.0), (3, 0, 1.0)]
+)
 def test_greedy_texts_are_plain_decodings(plain, fallback, fan_out, lookahead, saguaro):
     drafter = local(partner(), 32, fan_out=fan_out, lookahead=lookahead, fallback=fallback, saguaro=saguaro)
     made = run(drafter)
@@ -55,7 +55,7 @@ def test_greedy_texts_are_plain_decodings(plain, fallback, fan_out, lookahead, s
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("fan_out", [0, 3])
 def test_cache_drafts_ahead_too(temperature, fan_out):
-    options = {"temperature": temperature, "seed": 4, "max_new_tokens": 60}
+    options = {"temperature": temperature, "seed": 4, "max_new_tokens": 40}
     drafter = local(None, 32, fan_out=fan_out, lookahead=4, fallback="slow")
     made = run(drafter, **options)
     assert ids(made) == ids(run("none", **options))
@@ -64,14 +64,14 @@ def test_cache_drafts_ahead_too(temperature, fan_out):
 
 
 @pytest.mark.parametrize("saguaro", [1.0, 0.4])
-@pytest.mark.parametrize("max_batch", [1, 2, 4])
+@pytest.mark.parametrize("max_batch", [1, 3])
 def test_a_seeded_text_does_not_depend_on_what_was_ready(saguaro, max_batch):
     """Synchronous, complete, interrupted or threaded drafting ahead, alone or in company: the same text."""
     options = {"temperature": 0.8, "top_p": 0.95, "seed": 11, "max_batch": max_batch}
     never = local(partner(), 32, fan_out=3, lookahead=3, saguaro=saguaro, steps=lambda _: 0)
     expected = ids(run(never, **options))
     assert expected != ids(run("none", **options)), "the drafts are drawn"
-    for steps in (lambda _: None, lambda round_: round_ % 4, lambda round_: 1 + round_ % 3):
+    for steps in (lambda _: None, lambda round_: round_ % 4):
         drafter = local(partner(), 32, fan_out=3, lookahead=3, saguaro=saguaro, steps=steps)
         assert ids(run(drafter, **options)) == expected
         assert drafter.statistics.by_origin["hit"] > 0
@@ -137,10 +137,10 @@ def test_sampled_guesses_of_real_layers(kind, temperature):
 
 def test_requests_leave_and_come(plain):
     """Rows finish at different steps and others take their places; nothing of them stays behind."""
-    prompts = [[i, i + 1, i + 2, i] for i in range(7)]
-    limits = {"max_new_tokens": 25, "eos_token_id": list(range(0, 32, 11))}
+    prompts = [[i, i + 1, i + 2, i] for i in range(5)]
+    limits = {"max_new_tokens": 18, "eos_token_id": list(range(0, 32, 11))}
     alone = [specrs.generate(TattleLM(), p, drafter="none", **limits).ids for p in prompts]
-    for max_batch in (1, 2, 3):
+    for max_batch in (1, 2):
         drafter = local(partner(), 32, fan_out=3, lookahead=3, steps=lambda round_: round_ % 5)
         assert ids(specrs.generate(TattleLM(), prompts, drafter=drafter, max_batch=max_batch, **limits)) == alone
         side = drafter.link.drafter

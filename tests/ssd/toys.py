@@ -96,7 +96,7 @@ class Faulty(PreDrafter):
         if self.how == "raise":
             raise RuntimeError("out of cheese")
         if self.how == "late" or (self.how == "late-once" and round_ == self.at):
-            time.sleep(0.4)
+            time.sleep(2.0)
         return made
 
     def pre_draft(self, **options):
