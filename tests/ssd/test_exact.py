@@ -22,6 +22,8 @@ from specrs.verification import exactness
 from specrs.verification.exactness import Calls, Problem
 
 V, K = 3, 2
+#: By text, draft and its laws: what verification emits.
+VERIFIED = {}
 
 
 class GridCoins:
@@ -79,13 +81,13 @@ def text_law(problem, coins, make, weight, favoured, mutant=None):
     length = K + 2
     denominator = lcm(*(f.denominator for q in problem.draft.values() for f in saguaro_law(q, favoured, weight)))
     grid = [(i + 0.5) / denominator for i in range(denominator)]
-    result, verified, origins = {}, {}, set()
+    result, origins = {}, set()
 
     def verify(text, tokens, laws):
         key = (text, tokens, tuple(laws))
-        if key not in verified:
-            verified[key] = outcome_laws(problem, text, tokens, laws)
-        return verified[key]
+        if key not in VERIFIED:
+            VERIFIED[key] = outcome_laws(problem, text, tokens, laws)
+        return VERIFIED[key]
 
     first_at = len(PROMPT)
     cases = {}
@@ -126,10 +128,10 @@ def text_law(problem, coins, make, weight, favoured, mutant=None):
     return result, origins
 
 
-def small_problem(seed, unit=2, vocabulary=V):
-    problem = Problem.random(seed, vocabulary, 2 * K + 2, 4, "zeros")
-    drafts = Problem.random(seed + 50, vocabulary, 2 * K + 2, unit, "zeros").draft
-    return replace(problem, draft=drafts)
+def small_problem():
+    """One problem for all: the law of verifying a draft is located once (``VERIFIED``)."""
+    problem = Problem.random(1, V, 2 * K + 2, 4, "zeros")
+    return replace(problem, draft=Problem.random(51, V, 2 * K + 2, 2, "zeros").draft)
 
 
 class Liar(LocalLink):
@@ -182,7 +184,7 @@ MODES = {
 def test_every_mode_is_exact(monkeypatch, mode, weight):
     options, link, wanted = MODES[mode]
     coins = GridCoins(monkeypatch)
-    problem = small_problem(1)
+    problem = small_problem()
     favoured = options["fan_out"] + 1 if weight < 1 else 0
     if weight < 1:  # few enough ids are favoured to make a difference among three
         favoured = 1
@@ -210,9 +212,9 @@ def FavouringOne(weight):  # noqa: N802 - it makes one
 
 @pytest.mark.parametrize(("mutant", "weight"), [("untransformed", Fraction(1, 2)), ("another-law-on-hit", Fraction(1))])
 def test_wrong_laws_are_found_out(monkeypatch, mutant, weight):
-    """Verifying against the law before Saguaro, or a guessed draft against a law it was not drawn from, is not exact."""
+    """Verifying against the law before Saguaro, or a guessed draft against another law, is not exact."""
     coins = GridCoins(monkeypatch)
-    problem = small_problem(1)
+    problem = small_problem()
     monkeypatch.setattr("tests.ssd.toys.DraftLaw", lambda _, c: FavouringOne(c))
 
     def make():

@@ -261,7 +261,11 @@ fn advisor_weighs_devices() {
     let big = advise(costs, Devices { target: 4.0, draft: 1.0 }, 0.85, misses).unwrap();
     assert_eq!(big.verdict, Verdict::Overlapped);
     assert!((big.needed_share - 0.2).abs() < 1e-12);
-    assert!(big.draft_share >= big.needed_share_at_hit_rate && big.fits);
+    assert!(big.draft_share >= big.needed_share_at_hit_rate);
+    let small = StageCosts { draft: 5e-4, draft_row: 0.0, ..costs };
+    assert!(advise(small, Devices { target: 4.0, draft: 1.0 }, 0.85, misses).unwrap().fits);
+    let crowded = StageCosts { draft: 14e-3, draft_row: 1e-3, ..costs };
+    assert!(!advise(crowded, Devices { target: 4.0, draft: 1.0 }, 0.85, misses).unwrap().fits);
     // A drafter that costs next to nothing leaves nothing to hide.
     let fast = StageCosts { draft: 1e-4, ..costs };
     let screened = advise(fast, Devices { target: 4.0, draft: 1.0 }, 0.85, misses).unwrap();

@@ -90,12 +90,15 @@ pub fn critical_batch(batch: Batch, slow: Backup, fast: Backup) -> Result<Option
     if lead <= 0.0 {
         return Ok(None);
     }
+    if hit >= 1.0 {
+        return Ok(None); // nothing ever falls back
+    }
     let share = lead / (lead + batch.draft_time.max(1.0) * (slow_tokens - fast_tokens));
     // With no tokens lost the fast one wins at any size; so it does when everything misses.
     if share >= 1.0 || hit <= 0.0 {
         return Ok(Some(0.0));
     }
-    Ok(if hit >= 1.0 { None } else { Some(share.ln() / hit.ln()) })
+    Ok(Some(share.ln() / hit.ln()))
 }
 
 /// Share of hits in the long run when the rate is `after_hit` behind a hit and `after_miss` behind a backup's draft.
