@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from specrs.errors import DrafterLateError, DrafterLostError, InvalidInputError
 from specrs.ssd import messages
+from specrs.ssd.bell import Bell
 from specrs.ssd.ring import Ring, shared_file
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 QUESTION_BYTES = 8 << 20
 #: Least bytes for answers.
 ANSWER_BYTES = 1 << 20
+#: Seconds to watch for an answer before sleeping, where both sides have cores of their own.
+BUSY_SECONDS = 0.002
 #: Requests whose laws must fit in one answer.
 LAWS_OF = 8
 
@@ -91,13 +94,17 @@ class ProcessLink:
             theirs.close()
             for descriptor in files:
                 os.close(descriptor)
-        self._bell = Connection(ours.detach())
-        self._stop = weakref.finalize(self, _stop, self._bell, self.process)
+        self._bell = Bell(ours)
+        self._busy_seconds = 0.0 if cores is None else BUSY_SECONDS
+        self._stop = weakref.finalize(self, _stop, ours, self.process)
+        hello = Connection(os.dup(ours.fileno()))
         try:
-            self._bell.send({"build": built, "cores": None if cores is None else list(cores)})
-            ready = self._bell.recv() if self._bell.poll(start_timeout) else f"not up after {start_timeout} s"
+            hello.send({"build": built, "cores": None if cores is None else list(cores)})
+            ready = hello.recv() if hello.poll(start_timeout) else f"not up after {start_timeout} s"
         except (EOFError, OSError) as error:
             ready = f"it ended while starting ({error!r})"
+        finally:
+            hello.close()
         if not isinstance(ready, dict):
             self.close()
             raise DrafterLostError(f"the drafter process did not come up: {ready}")
@@ -138,7 +145,7 @@ class ProcessLink:
     def _send(self, parts: Sequence[bytes]) -> None:
         try:
             self._questions.write(parts)
-            self._bell.send_bytes(b"!")
+            self._bell.ring()
         except (OSError, ValueError) as error:
             if isinstance(error, DrafterLateError):
                 raise
@@ -148,9 +155,9 @@ class ProcessLink:
         # A clock that jumped back must not make the wait longer than patience, nor one that jumped ahead negative.
         left = min(max(deadline - self._clock(), 0.0), self.patience)
         try:
-            if not self._bell.poll(left):
+            if not self._bell.wait(left, there=self._answers.has_message, busy_seconds=self._busy_seconds):
                 raise DrafterLateError(f"no answer from the drafter process within {self.patience} s")
-            self._bell.recv_bytes()
+            self._bell.take()
         except (EOFError, ConnectionError) as error:
             code = self.process.poll()
             raise DrafterLostError(f"the drafter process is gone (exit status {code})") from error
@@ -164,8 +171,8 @@ class ProcessLink:
         self._stop()
 
 
-def _stop(bell: Connection, process: subprocess.Popen[bytes]) -> None:
-    bell.close()
+def _stop(ours: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    ours.close()
     try:
         process.wait(timeout=0.5)
     except subprocess.TimeoutExpired:

@@ -95,6 +95,10 @@ class Ring:
             at += len(part)
         self._counts[0] = written + wrap + padded
 
+    def has_message(self) -> bool:
+        """Tell whether a message waits."""
+        return bool(self._counts[0] != self._counts[1])
+
     def read(self) -> bytes | None:
         """Return the oldest message not read yet, or None."""
         read = int(self._counts[1])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from specrs.ssd import messages
+from specrs.ssd.bell import Bell
 from specrs.ssd.messages import Kind
 from specrs.ssd.ring import Ring
 
@@ -16,15 +18,20 @@ if TYPE_CHECKING:
     from specrs.ssd.predrafter import PreDrafter
 
 
-def serve(drafter: PreDrafter, bell: Connection, questions: Ring, answers: Ring) -> None:
+#: Seconds to watch for a question after drafting ahead is done, on a core of its own.
+BUSY_SECONDS = 0.05
+
+
+def serve(drafter: PreDrafter, bell: Bell, questions: Ring, answers: Ring, busy_seconds: float) -> None:
     """Serve one target until its end of the socket closes."""
     going = False
     while True:
-        if going and not bell.poll(0):
+        if going and not questions.has_message() and not bell.wait(0):
             going = drafter.pre_draft(steps=1)
             continue
+        bell.wait(None, there=questions.has_message, busy_seconds=busy_seconds)
         try:
-            bell.recv_bytes()
+            bell.take()
         except (EOFError, ConnectionError):
             return
         data = questions.read()
@@ -36,16 +43,14 @@ def serve(drafter: PreDrafter, bell: Connection, questions: Ring, answers: Ring)
         elif kind == Kind.FINISH:
             drafter.finish(value)
         elif kind == Kind.SPECULATE:
-            made = drafter.answer(*value)
-            parts = messages.answer(made)
-            _reply(bell, answers, parts)
+            _reply(bell, answers, messages.answer(drafter.answer(*value)))
             going = True
 
 
-def _reply(bell: Connection, answers: Ring, parts: messages.Parts) -> None:
+def _reply(bell: Bell, answers: Ring, parts: messages.Parts) -> None:
     answers.write(parts)
     try:
-        bell.send_bytes(b"!")
+        bell.ring()
     except OSError:  # the target left; the next read of the socket ends this process
         return
 
@@ -60,28 +65,32 @@ def _pin(cores: list[int] | None) -> None:
 
 def main(arguments: list[str]) -> None:
     """Run the process: socket, questions and answers by descriptor."""
-    socket, *files = map(int, arguments)
-    bell = Connection(socket)
+    descriptor, *files = map(int, arguments)
+    ours = socket.socket(fileno=descriptor)
+    hello = Connection(os.dup(descriptor))
     questions, answers = Ring(files[0]), Ring(files[1])
-    told: dict[str, Any] = bell.recv()
+    told: dict[str, Any] = hello.recv()
+    cores = told["cores"]
     try:
-        if told["cores"] is not None:  # before anything starts threads of its own
-            os.environ["OMP_NUM_THREADS"] = str(len(told["cores"]))
-            _pin(told["cores"])
+        if cores is not None:  # before anything starts threads of its own
+            os.environ["OMP_NUM_THREADS"] = str(len(cores))
+            _pin(cores)
         drafter: PreDrafter = pickle.loads(told["build"])()  # from our own parent
-        _pin(told["cores"])
+        _pin(cores)
     except Exception as error:  # whatever loading raises is the reason that the other side reports
-        bell.send(repr(error))
+        hello.send(repr(error))
         return
-    bell.send(
+    hello.send(
         {
             "version": messages.VERSION,
             "max_context": drafter.drafter.max_context,
             "tokens_are_drawn": drafter.drafter.tokens_are_drawn,
         }
     )
+    hello.close()
+    bell = Bell(ours)
     try:
-        serve(drafter, bell, questions, answers)
+        serve(drafter, bell, questions, answers, 0.0 if cores is None else BUSY_SECONDS)
     except Exception as error:  # the target goes on without drafts, and says why
         _reply(bell, answers, messages.failure(repr(error)))
 

@@ -56,10 +56,8 @@ pub fn ssd_speedup(batch: Batch, backup: Backup) -> Result<f64> {
 
 fn check(batch: Batch, backup: Backup) -> Result<()> {
     let amounts = [batch.hit_tokens, batch.draft_time, backup.tokens, backup.time];
-    if !(0.0..=1.0).contains(&batch.hit_rate)
-        || !(batch.requests >= 1.0 && batch.requests.is_finite())
-        || amounts.iter().any(|amount| !(amount.is_finite() && *amount >= 0.0))
-    {
+    let possible = (0.0..=1.0).contains(&batch.hit_rate) && batch.requests >= 1.0 && batch.requests.is_finite();
+    if !possible || amounts.iter().any(|amount| !(amount.is_finite() && *amount >= 0.0)) {
         return Err(Error::invalid(format!(
             "expected a hit rate in [0, 1], at least 1 request, and amounts from 0, got {batch:?} and {backup:?}"
         )));
