@@ -801,8 +801,12 @@ def outcome_probs(acceptance: float, lookahead: int) -> list[float]:
 def geometric_fan_out(acceptance: float, rho: float, lookahead: int, budget: int) -> list[float]:
     """Return the real fan-out per number of accepted drafts that hits most often (arXiv:2603.03251, theorem 12)."""
 
-def allocate_fan_out(weights: list[float], rho: float, budget: int, most: int = 4294967295) -> list[int]:
-    """Return the best whole fan-out: maximises sum of weights[k] * v(F_k), v(0) = 0, v(F) = 2 - F ** -rho.
+def allocate_fan_out(
+    weights: list[float], rho: float, budget: int, most: int = 4294967295, scale: float = 1.0
+) -> list[int]:
+    """Return the best whole fan-out: maximises sum of weights[k] * v(F_k), v(0) = 0, v(F) = 1 - scale * F ** -rho.
+
+    At the paper's scale of 1, under which a single guess never hits, v(F) = 2 - F ** -rho.
 
     Parameters
     ----------
@@ -814,6 +818,8 @@ def allocate_fan_out(weights: list[float], rho: float, budget: int, most: int = 
         Guesses in all; fewer where weights are 0.
     most : int
         Guesses per slot.
+    scale : float
+        Miss rate of a single guess.
     """
 
 def fit_power_law(

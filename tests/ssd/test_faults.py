@@ -284,7 +284,7 @@ def test_no_memory_for_guesses():
 def test_messages_are_versioned():
     query = Query(3, 1, 5, np.array([7, 8], np.uint32), 1, 4)
     data = b"".join(messages.speculate(9, [query, query]))
-    kind, (number, (again, _)) = messages.decode(data)
+    kind, (number, (again, _), _) = messages.decode(data)
     assert (kind, number) == (messages.Kind.SPECULATE, 9)
     assert (again.request, again.generation, again.keep, again.accepted, again.budget) == (3, 1, 5, 1, 4)
     assert again.new.tolist() == [7, 8]
@@ -311,8 +311,8 @@ def test_answers_travel_whole():
         Reply(2, 2, -1, -1, Origin.ZERO, Chain(np.empty(0, np.uint32))),
         Reply(3, 1, 1, 9, Origin.FAST, Chain(np.array([1], np.uint32))),
     )
-    _, made = messages.decode(b"".join(messages.answer(Answer(4, replies, 0.5, 0.25))))
-    assert (made.round, made.service_seconds, made.pre_draft_seconds) == (4, 0.5, 0.25)
+    _, made = messages.decode(b"".join(messages.answer(Answer(4, replies, 0.5, 0.25, 0.125))))
+    assert (made.round, made.service_seconds, made.pre_draft_seconds, made.busy_seconds) == (4, 0.5, 0.25, 0.125)
     for got, sent in zip(made.replies, replies, strict=True):
         assert got.chain.tokens.tolist() == sent.chain.tokens.tolist()
         assert (got.request, got.origin, got.bonus) == (sent.request, sent.origin, sent.bonus)

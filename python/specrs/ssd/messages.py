@@ -32,15 +32,19 @@ class Kind(IntEnum):
     FAILURE = 5
 
 
-Parts = list[bytes]
+Parts = list[Any]  # of bytes and memoryviews
 
 
 def _words(kind: Kind, number: int, body: Sequence[int]) -> bytes:
-    return np.array([MAGIC, VERSION, kind, number, *body], np.int64).tobytes()
+    return struct.pack(f"<{4 + len(body)}q", MAGIC, VERSION, kind, number, *body)
 
 
 def _bits(value: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _real(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
 
 
 def _signed(value: int) -> int:
@@ -59,9 +63,9 @@ def finish(request: int) -> Parts:
     return [_words(Kind.FINISH, 0, [request])]
 
 
-def speculate(round_: int, queries: Sequence[Query]) -> Parts:
-    """Encode a question."""
-    body = [len(queries)]
+def speculate(round_: int, queries: Sequence[Query], asked: float = 0.0) -> Parts:
+    """Encode a question, and when it was asked."""
+    body = [_bits(asked), len(queries)]
     for query in queries:
         body += [query.request, query.generation, query.keep, query.accepted, query.budget, len(query.new)]
         body += query.new.tolist()
@@ -70,7 +74,8 @@ def speculate(round_: int, queries: Sequence[Query]) -> Parts:
 
 def answer(made: Answer) -> Parts:
     """Encode an answer; the laws are written as they lie in memory."""
-    body = [len(made.replies), int(made.service_seconds * 1e9), int(made.pre_draft_seconds * 1e9)]
+    times = (made.service_seconds, made.pre_draft_seconds, made.busy_seconds)
+    body = [len(made.replies), *(int(seconds * 1e9) for seconds in times)]
     laws: Parts = []
     for reply in made.replies:
         rows = reply.chain.laws
@@ -78,7 +83,7 @@ def answer(made: Answer) -> Parts:
         body += [reply.request, reply.generation, reply.accepted, reply.bonus, int(reply.origin)]
         body += [len(reply.chain.tokens), width, *reply.chain.tokens.tolist()]
         if rows is not None:
-            laws.append(np.ascontiguousarray(rows, np.float32).data.cast("B"))  # type: ignore[arg-type]
+            laws.append(memoryview(np.ascontiguousarray(rows, np.float32)).cast("B"))
     return [_words(Kind.ANSWER, made.round, body), *laws]
 
 
@@ -95,9 +100,9 @@ class _Reader:
     def words(self, count: int) -> list[int]:
         if count < 0 or self.at + 8 * count > len(self.data):
             raise DrafterLostError(f"a message of {len(self.data)} bytes ends early, expected {count} words more")
-        found: list[int] = np.frombuffer(self.data, np.int64, count, self.at).tolist()
+        found = struct.unpack_from(f"<{count}q", self.data, self.at)
         self.at += 8 * count
-        return found
+        return list(found)
 
     def floats(self, rows: int, width: int) -> Any:
         size = 4 * rows * width
@@ -109,7 +114,7 @@ class _Reader:
 
 
 def decode(data: bytes) -> tuple[Kind, Any]:
-    """Return the kind of a message and its value: Text, int, (round, queries), Answer, or str.
+    """Return the kind of a message and its value: Text, int, (round, queries, asked), Answer, or str.
 
     Raises
     ------
@@ -128,7 +133,8 @@ def decode(data: bytes) -> tuple[Kind, Any]:
     if kind == Kind.FINISH:
         return Kind.FINISH, reader.words(1)[0]
     if kind == Kind.SPECULATE:
-        return Kind.SPECULATE, (number, [_query(reader) for _ in range(reader.words(1)[0])])
+        asked = _real(reader.words(1)[0])
+        return Kind.SPECULATE, (number, [_query(reader) for _ in range(reader.words(1)[0])], asked)
     if kind == Kind.ANSWER:
         return Kind.ANSWER, _answer(reader, number)
     if kind == Kind.FAILURE:
@@ -139,7 +145,7 @@ def decode(data: bytes) -> tuple[Kind, Any]:
 
 def _start(reader: _Reader) -> Text:
     request, capacity, top_k, seed, sample, repeatable, *reals = reader.words(9)
-    temperature, top_p, min_p = (struct.unpack("<d", struct.pack("<q", bits))[0] for bits in reals)
+    temperature, top_p, min_p = map(_real, reals)
     tokens = np.array(reader.words((len(reader.data) - reader.at) // 8), np.uint32)
     return Text(
         request,
@@ -161,7 +167,7 @@ def _query(reader: _Reader) -> Query:
 
 
 def _answer(reader: _Reader, number: int) -> Answer:
-    count, service, pre_draft = reader.words(3)
+    count, service, pre_draft, busy = reader.words(4)
     heads = []
     for _ in range(count):
         head = reader.words(7)
@@ -175,4 +181,4 @@ def _answer(reader: _Reader, number: int) -> Answer:
         except ValueError as error:
             raise DrafterLostError(f"a reply's origin is {origin}, expected one of {list(map(int, Origin))}") from error
         replies.append(Reply(request, generation, accepted, bonus, known, chain))
-    return Answer(number, tuple(replies), service / 1e9, pre_draft / 1e9)
+    return Answer(number, tuple(replies), service / 1e9, pre_draft / 1e9, busy / 1e9)

@@ -108,8 +108,9 @@ class PreDrafter:
             for query, (origin, chain) in zip(missed, self._fall_back(missed, len(queries)), strict=True):
                 replies[query.request] = self._reply(query, origin, chain)
         answers = tuple(replies[query.request] for query in queries)
+        pre_draft_seconds, self._pre_draft_seconds = self._pre_draft_seconds, 0.0
         self._plan(queries, answers)
-        return Answer(round_, answers, max(0.0, clock() - started), self._pre_draft_seconds)
+        return Answer(round_, answers, max(0.0, clock() - started), pre_draft_seconds)
 
     def pre_draft(self, *, steps: int | None = None, clock: Callable[[], float] = time.perf_counter) -> bool:
         """Draft on for the guesses; False when nothing is left to do.
@@ -216,7 +217,6 @@ class PreDrafter:
 
     def _plan(self, queries: Sequence[Query], replies: Sequence[Reply]) -> None:
         """Share out the guesses for the round that begins with these replies."""
-        self._pre_draft_seconds = 0.0
         self._drop_growth()
         jobs = []
         for query in queries:
@@ -237,9 +237,9 @@ class PreDrafter:
         """Return the guesses per number of accepted drafts: most where the round most likely ends."""
         budget = self.options.fan_out * (self.options.lookahead + 1)
         acceptance = self._acceptance[Origin.SLOW if origin == Origin.HIT else origin]
-        _, rho = self.misses.law()
+        scale, rho = self.misses.law()
         weights = _core.outcome_probs(min(max(acceptance, 0.0), 1.0), drafted)
-        return _core.allocate_fan_out(weights, rho, budget)
+        return _core.allocate_fan_out(weights, rho, budget, scale=scale)
 
     def _has_room(self, text: Text, drafted: int) -> bool:
         """Tell whether draft, bonus and the draft behind it fit the drafter's context."""

@@ -129,7 +129,7 @@ class ProcessLink:
     def speculate(self, round_: int, queries: Sequence[Query]) -> Answer:
         """Ask, and wait at most ``patience`` seconds. Answers to older questions are thrown away."""
         asked = time.perf_counter()
-        self._send(messages.speculate(round_, queries))
+        self._send(messages.speculate(round_, queries, asked))
         deadline = self._clock() + self.patience
         while True:
             kind, value = self._receive(deadline)
@@ -139,7 +139,7 @@ class ProcessLink:
                 raise DrafterLostError(f"the drafter process sent a message of kind {kind!r}, expected an answer")
             answer: Answer = value
             if answer.round == round_:
-                self.message_seconds = time.perf_counter() - asked - answer.service_seconds
+                self.message_seconds = time.perf_counter() - asked - answer.service_seconds - answer.busy_seconds
                 return answer
 
     def _send(self, parts: Sequence[bytes]) -> None:

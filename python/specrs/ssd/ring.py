@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from specrs.errors import CapacityError, DrafterLateError
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HEAD = 16
+WORD = struct.Struct("<q")
 #: A length that says: go on at the beginning.
 WRAP = -1
 
@@ -58,11 +58,15 @@ class Ring:
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, 0)
-        self._counts = np.frombuffer(self._map, np.uint64, 2)
-        self._bytes = np.frombuffer(self._map, np.uint8, offset=HEAD)
-        self.capacity = len(self._bytes) // 8 * 8
+        self.capacity = (len(self._map) - HEAD) // 8 * 8
 
-    def write(self, parts: Sequence[bytes], timeout: float = 5.0) -> None:
+    def _written(self) -> int:
+        return int(WORD.unpack_from(self._map, 0)[0])
+
+    def _read(self) -> int:
+        return int(WORD.unpack_from(self._map, 8)[0])
+
+    def write(self, parts: Sequence[bytes | memoryview], timeout: float = 5.0) -> None:
         """Append a message; waits for room.
 
         Raises
@@ -76,40 +80,41 @@ class Ring:
         padded = 8 + (size + 7) // 8 * 8
         if padded + 8 > self.capacity // 2:
             raise CapacityError(f"a message has {size} bytes, expected at most {self.capacity // 2 - 16}")
-        written = int(self._counts[0])
+        written = self._written()
         at = written % self.capacity
         wrap = self.capacity - at if at + padded > self.capacity else 0
         patience = timeout
-        while written + wrap + padded - int(self._counts[1]) > self.capacity:
+        while written + wrap + padded - self._read() > self.capacity:
             if patience <= 0:
                 raise DrafterLateError(f"no room for a message after {timeout} s")
             time.sleep(0.001)
             patience -= 0.001
         if wrap:
-            self._bytes[at : at + 8].view(np.int64)[0] = WRAP
+            WORD.pack_into(self._map, HEAD + at, WRAP)
             at = 0
-        self._bytes[at : at + 8].view(np.int64)[0] = size
-        at += 8
+        WORD.pack_into(self._map, HEAD + at, size)
+        at += HEAD + 8
         for part in parts:
-            self._bytes[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            self._map[at : at + len(part)] = part
             at += len(part)
-        self._counts[0] = written + wrap + padded
+        WORD.pack_into(self._map, 0, written + wrap + padded)
 
     def has_message(self) -> bool:
         """Tell whether a message waits."""
-        return bool(self._counts[0] != self._counts[1])
+        return self._map[:8] != self._map[8:16]
 
     def read(self) -> bytes | None:
         """Return the oldest message not read yet, or None."""
-        read = int(self._counts[1])
-        if read == int(self._counts[0]):
+        read = self._read()
+        if read == self._written():
             return None
         at = read % self.capacity
-        size = int(self._bytes[at : at + 8].view(np.int64)[0])
+        (size,) = WORD.unpack_from(self._map, HEAD + at)
         if size == WRAP:
             read += self.capacity - at
             at = 0
-            size = int(self._bytes[:8].view(np.int64)[0])
-        data = self._bytes[at + 8 : at + 8 + size].tobytes()
-        self._counts[1] = read + 8 + (size + 7) // 8 * 8
+            (size,) = WORD.unpack_from(self._map, HEAD)
+        at += HEAD + 8
+        data = self._map[at : at + size]
+        WORD.pack_into(self._map, 8, read + 8 + (size + 7) // 8 * 8)
         return data

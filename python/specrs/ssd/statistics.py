@@ -28,8 +28,9 @@ class SsdStatistics:
         Tokens that rounds behind drafts of an origin brought.
     late, refused : int
         Rounds without an answer in time; replies that were not for the question asked.
-    wait_seconds, service_seconds, pre_draft_seconds, message_seconds : float
-        Waiting for answers; making them; drafting ahead; and what of the waiting neither side's work explains.
+    wait_seconds, service_seconds, pre_draft_seconds, busy_seconds, message_seconds : float
+        Waiting for answers; making them; drafting ahead; waiting for a forward of it to end; and what of the waiting
+        neither side's work explains.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,7 @@ class SsdStatistics:
         self.wait_seconds = 0.0
         self.service_seconds = 0.0
         self.pre_draft_seconds = 0.0
+        self.busy_seconds = 0.0
         self.message_seconds = 0.0
 
     def reply(self, reply: Reply, before: Origin | None) -> None:
@@ -67,6 +69,7 @@ class SsdStatistics:
         self.wait_seconds += max(0.0, waited)
         self.service_seconds += answer.service_seconds
         self.pre_draft_seconds += answer.pre_draft_seconds
+        self.busy_seconds += answer.busy_seconds
         self.message_seconds += max(0.0, message_seconds)
 
     @property
@@ -92,5 +95,6 @@ class SsdStatistics:
             "wait_seconds": self.wait_seconds,
             "service_seconds": self.service_seconds,
             "pre_draft_seconds": self.pre_draft_seconds,
+            "busy_seconds": self.busy_seconds,
             "message_seconds": self.message_seconds,
         }

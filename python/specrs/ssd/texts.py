@@ -156,12 +156,15 @@ class Answer:
         From reading the question to having the answer.
     pre_draft_seconds : float
         What drafting for guesses took in the round before.
+    busy_seconds : float
+        How long the question waited for a forward of drafting ahead to end.
     """
 
     round: int
     replies: tuple[Reply, ...]
     service_seconds: float = 0.0
     pre_draft_seconds: float = 0.0
+    busy_seconds: float = 0.0
 
 
 class Link(Protocol):

@@ -6,6 +6,8 @@ import os
 import pickle
 import socket
 import sys
+import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +26,12 @@ BUSY_SECONDS = 0.05
 
 def serve(drafter: PreDrafter, bell: Bell, questions: Ring, answers: Ring, busy_seconds: float) -> None:
     """Serve one target until its end of the socket closes."""
-    going = False
+    going, busy = False, (0.0, 0.0)
     while True:
         if going and not questions.has_message() and not bell.wait(0):
+            started = time.perf_counter()
             going = drafter.pre_draft(steps=1)
+            busy = (started, time.perf_counter())
             continue
         bell.wait(None, there=questions.has_message, busy_seconds=busy_seconds)
         try:
@@ -43,7 +47,11 @@ def serve(drafter: PreDrafter, bell: Bell, questions: Ring, answers: Ring, busy_
         elif kind == Kind.FINISH:
             drafter.finish(value)
         elif kind == Kind.SPECULATE:
-            _reply(bell, answers, messages.answer(drafter.answer(*value)))
+            round_, queries, asked = value
+            # The clock is the machine's, the same for both processes.
+            waited = busy[1] - asked if busy[0] <= asked <= busy[1] else 0.0
+            made = replace(drafter.answer(round_, queries), busy_seconds=waited)
+            _reply(bell, answers, messages.answer(made))
             going = True
 
 

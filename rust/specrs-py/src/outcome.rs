@@ -27,9 +27,16 @@ fn geometric_fan_out(py: Python<'_>, acceptance: f64, rho: f64, lookahead: usize
 }
 
 #[pyfunction]
-#[pyo3(signature = (weights, rho, budget, most = u32::MAX))]
-fn allocate_fan_out(py: Python<'_>, weights: Vec<f64>, rho: f64, budget: usize, most: u32) -> PyResult<Vec<u32>> {
-    enter(py, || outcome::allocate_by(&weights, rho, budget, most))
+#[pyo3(signature = (weights, rho, budget, most = u32::MAX, scale = 1.0))]
+fn allocate_fan_out(
+    py: Python<'_>,
+    weights: Vec<f64>,
+    rho: f64,
+    budget: usize,
+    most: u32,
+    scale: f64,
+) -> PyResult<Vec<u32>> {
+    enter(py, || outcome::allocate_by(&weights, MissLaw { scale, rho }, budget, most))
 }
 
 #[pyfunction]

@@ -53,12 +53,17 @@ fn published_allocations() {
 fn allocation_takes_its_bounds() {
     assert_eq!(allocate(0.5, 1.0, 0, 4).unwrap(), [4]);
     assert_eq!(allocate(0.5, 1.0, 2, 0).unwrap(), [0, 0, 0]);
-    assert_eq!(allocate_by(&[0.9, 0.1], 1.0, 10, 3).unwrap(), [3, 3]);
+    let paper = MissLaw { scale: 1.0, rho: 1.0 };
+    assert_eq!(allocate_by(&[0.9, 0.1], paper, 10, 3).unwrap(), [3, 3]);
+    // Where the first guess nearly always hits, a second one there brings less than a first one elsewhere.
+    assert_eq!(allocate_by(&[0.1, 0.09, 0.81], MissLaw { scale: 0.1, rho: 1.0 }, 3, 9).unwrap(), [1, 1, 1]);
+    assert_eq!(allocate_by(&[0.1, 0.09, 0.81], paper, 3, 9).unwrap(), [0, 0, 3]);
+    assert!(allocate_by(&[1.0], MissLaw { scale: 0.0, rho: 1.0 }, 3, 9).is_err());
     for (acceptance, rho) in [(1.1, 1.0), (f64::NAN, 1.0), (0.5, 0.0), (0.5, f64::INFINITY)] {
         assert!(allocate(acceptance, rho, 2, 4).is_err());
         assert!(geometric(acceptance, rho, 2, 4).is_err());
     }
-    assert!(allocate_by(&[-1.0], 1.0, 2, 4).is_err());
+    assert!(allocate_by(&[-1.0], paper, 2, 4).is_err());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whether a device of its own for the drafter pays, from measured costs.
 
-use super::fan_out::{allocate, outcome_probs};
+use super::fan_out::{allocate_by, outcome_probs};
 use super::miss_law::MissLaw;
 use super::speedup::expected_tokens;
 use crate::error::{Error, Result};
@@ -164,7 +164,7 @@ pub fn advise(costs: StageCosts, devices: Devices, acceptance: f64, misses: Miss
 
 /// P(outcome guessed) with the best fan-out of `budget` guesses.
 pub(super) fn hit_rate(acceptance: f64, misses: MissLaw, lookahead: usize, budget: usize) -> Result<f64> {
-    let fan_out = allocate(acceptance, misses.rho, lookahead, budget)?;
     let probs = outcome_probs(acceptance, lookahead)?;
+    let fan_out = allocate_by(&probs, misses, budget, u32::MAX)?;
     Ok(probs.iter().zip(fan_out).map(|(prob, fan)| prob * (1.0 - misses.miss(f64::from(fan)))).sum())
 }

@@ -1,5 +1,6 @@
 //! How many bonus tokens to guess behind each number of accepted drafts.
 
+use super::miss_law::MissLaw;
 use crate::error::{Error, Result};
 
 fn check_share(name: &str, value: f64) -> Result<()> {
@@ -52,32 +53,36 @@ pub fn geometric(acceptance: f64, rho: f64, lookahead: usize, budget: usize) -> 
     Ok(shares)
 }
 
-/// The best whole fan-out for outcomes of i.i.d. acceptance; see [`allocate_by`].
+/// The best whole fan-out for outcomes of i.i.d. acceptance under the paper's law of misses; see [`allocate_by`].
 ///
 /// # Errors
 /// As [`geometric`].
 pub fn allocate(acceptance: f64, rho: f64, lookahead: usize, budget: usize) -> Result<Vec<u32>> {
-    allocate_by(&outcome_probs(acceptance, lookahead)?, rho, budget, u32::MAX)
+    allocate_by(&outcome_probs(acceptance, lookahead)?, MissLaw { scale: 1.0, rho }, budget, u32::MAX)
 }
 
 /// The whole fan-out that maximises Σ w(k) · v(`F_k`) under Σ `F_k` ≤ S and `F_k` ≤ `most`, by giving one slot after the
 /// other where it brings most.
 ///
-/// The value of a fan-out is v(0) = 0 and v(F) = 2 − F^−ρ: the power law of misses says 1 at a fan-out of 1, so a slot's
-/// first guess counts as the certainty of having one. The gains fall with F, so that giving greedily is exact. Among
-/// equal gains the smaller k is served first. Slots of weight 0 get nothing; then, or with small `most`, the sum may
-/// stay below S.
+/// The value of a fan-out is what it hits: v(0) = 0 and v(F) = 1 − c·F^−ρ. The paper's scale c = 1 says that a single
+/// guess never hits; there, a slot's first guess counts 1 instead, v(F) = 2 − F^−ρ. A first guess never counts less than
+/// the second, so gains fall with F and giving greedily is exact. Among equal gains the smaller k is served first. Slots
+/// of weight 0 get nothing; then, or with small `most`, the sum may stay below S.
 ///
 /// # Errors
-/// If a weight is negative or not finite, or `rho` is not positive.
-pub fn allocate_by(weights: &[f64], rho: f64, budget: usize, most: u32) -> Result<Vec<u32>> {
+/// If a weight is negative or not finite, the scale is not in (0, 1], or `rho` is not positive.
+pub fn allocate_by(weights: &[f64], law: MissLaw, budget: usize, most: u32) -> Result<Vec<u32>> {
+    let MissLaw { scale, rho } = law;
     check_rho(rho)?;
+    if !(scale > 0.0 && scale <= 1.0) {
+        return Err(Error::invalid(format!("scale must be in (0, 1], got {scale}")));
+    }
     if let Some(wrong) = weights.iter().find(|weight| !(weight.is_finite() && **weight >= 0.0)) {
         return Err(Error::invalid(format!("a weight must be finite and at least 0, got {wrong}")));
     }
-    let gain = |weight: f64, have: u32| {
-        weight * if have == 0 { 1.0 } else { f64::from(have).powf(-rho) - f64::from(have + 1).powf(-rho) }
-    };
+    let next = |have: f64| scale * (have.powf(-rho) - (have + 1.0).powf(-rho));
+    let first = if scale == 1.0 { 1.0 } else { (1.0 - scale).max(next(1.0)) };
+    let gain = |weight: f64, have: u32| weight * if have == 0 { first } else { next(f64::from(have)) };
     let mut fan_out = vec![0u32; weights.len()];
     let mut gains: Vec<f64> = weights.iter().map(|&weight| if most == 0 { 0.0 } else { gain(weight, 0) }).collect();
     for _ in 0..budget {
