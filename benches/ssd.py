@@ -10,9 +10,9 @@ use of two cores that needs no overlap: both models in one process with two thre
 ``simulate`` plays the published 70B/1B setting from published inputs and draws speed-ups against batch size,
 temperature, K and fan-out (needs matplotlib).
 
-    python benches/ssd.py measure --target NAME --draft NAME [--draft-layers N] [--lookahead K] [--fan-out F]
-        [--json FILE]
-    python benches/ssd.py costs --target NAME --draft NAME [--draft-layers N]
+    python benches/ssd.py measure --target NAME --draft NAME [--drop-layers A:B] [--draft-head N]
+        [--lookahead K] [--fan-out F] [--json FILE]
+    python benches/ssd.py costs --target NAME --draft NAME [--drop-layers A:B] [--draft-head N]
     python benches/ssd.py messages
     python benches/ssd.py simulate [--out FOLDER]
 """
@@ -25,7 +25,6 @@ import json
 import os
 import platform
 import statistics
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ import numpy as np
 
 import specrs
 from specrs import _core
+from specrs.models.hf import TransformersTarget
 from specrs.ssd import SsdDrafter, SsdOptions, advise_overlap, making, sd_speedup, simulate_overlap, ssd_speedup
 from specrs.ssd import synthetic_rates as rates_at
 from specrs.ssd.process import ProcessLink
@@ -50,20 +50,45 @@ PUBLISHED = {
 }
 
 
-def cut(name, layers, folder):
-    """Keep the first ``layers`` layers of a model and save it."""
+def cut(name, drop=None, head=None):
+    """Load a drafter without the layers ``drop`` = (first, end), and with the first ``head`` rows of its head alone."""
+    import torch
+
     target = specrs.load(name, accelerate=False)
-    inner = target.model.model
-    inner.layers = inner.layers[:layers]
-    target.model.config.num_hidden_layers = layers
-    if getattr(target.model.config, "layer_types", None):
-        target.model.config.layer_types = target.model.config.layer_types[:layers]
-    target.model.save_pretrained(folder)
-    target.tokenizer.save_pretrained(folder)
-    return folder
+    model, inner = target.model, target.model.model
+    if drop:
+        inner.layers = torch.nn.ModuleList([*inner.layers[: drop[0]], *inner.layers[drop[1] :]])
+        for index, layer in enumerate(inner.layers):
+            layer.self_attn.layer_idx = index
+        model.config.num_hidden_layers = len(inner.layers)
+        if getattr(model.config, "layer_types", None):
+            model.config.layer_types = [*model.config.layer_types[: drop[0]], *model.config.layer_types[drop[1] :]]
+    if head:
+        weight = model.get_output_embeddings().weight
+        model.lm_head = torch.nn.Linear(weight.shape[1], head, bias=False, dtype=weight.dtype)
+        model.lm_head.weight = torch.nn.Parameter(weight[:head].detach().clone(), requires_grad=False)
+    made = TransformersTarget(model, target.tokenizer, name=name)
+    made.accelerate()
+    return made
+
+
+def drafter_of(arguments):
+    drop = tuple(map(int, arguments.drop_layers.split(":"))) if arguments.drop_layers else None
+    return cut(arguments.draft, drop, arguments.draft_head)
+
+
+#: Short requests: on one core, reading a long prompt takes longer than the text that is measured.
+SHORT = [
+    "Write a Python class for a binary search tree with insert, find and delete, with docstrings.",
+    "Write a Python function that parses a CSV line with quoted fields, and unit tests for it.",
+    "Write a Python module with functions for mean, median, variance and standard deviation.",
+    "Write a Python class for a bounded stack and a bounded queue, with type hints.",
+]
 
 
 def prompts(set_, count):
+    if set_ == "short":
+        return [[{"role": "user", "content": text}] for text in SHORT[:count]]
     lines = (PROMPTS / f"{set_}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["messages"] for line in lines[:count]]
 
@@ -98,7 +123,7 @@ def run(target, messages, drafter, tokens, limit, **options):
 
 def beside(target, draft, options, core=1):
     """Return a drafter in a process of its own, on one core."""
-    build = partial(making.build, draft, options, target.vocab_size, target.tokenizer)
+    build = partial(making.build, making.Shipped(draft), options, target.vocab_size)
     link = ProcessLink(build, cores=[core], patience=60)
     return SsdDrafter(
         link,
@@ -111,33 +136,29 @@ def beside(target, draft, options, core=1):
 
 def measure(arguments):
     target = specrs.load(arguments.target)
-    with tempfile.TemporaryDirectory() as folder:
-        draft = cut(arguments.draft, arguments.draft_layers, folder) if arguments.draft_layers else arguments.draft
-        drafters = {}
-        for name, fan_out in (("overlapped", arguments.fan_out), ("synchronous", 0)):
-            options = SsdOptions(lookahead=arguments.lookahead, fan_out=fan_out, fallback="slow")
-            drafters[name] = beside(target, str(draft), options)
-        asked = prompts(arguments.set, arguments.prompts)
-        limit = arguments.tokens
-        rows = []
-        with on_core(0):
-            run(target, asked[0], "none", None, 4)
-            for number, messages in enumerate(asked):
-                row = {}
-                order = ["plain", "overlapped", "synchronous"]
-                for name in order if number % 2 == 0 else reversed(order):
-                    drafter = "none" if name == "plain" else drafters[name]
-                    row[name] = run(target, messages, drafter, None if name == "plain" else arguments.lookahead, limit)
-                rows.append(row)
-        ordinary = None
-        if arguments.ordinary:
-            drafting = specrs.load(str(draft))
-            ordinary = []
-            for messages in asked:
-                ordinary.append(run(target, messages, "model", None, limit, draft_model=drafting))
-        result = summary(arguments, rows, drafters, ordinary)
-        for drafter in drafters.values():
-            drafter.close()
+    draft = drafter_of(arguments)
+    drafters = {}
+    for name, fan_out in (("overlapped", arguments.fan_out), ("synchronous", 0)):
+        options = SsdOptions(lookahead=arguments.lookahead, fan_out=fan_out, fallback="slow")
+        drafters[name] = beside(target, draft, options)
+    asked = prompts(arguments.set, arguments.prompts)
+    limit = arguments.tokens
+    rows = []
+    with on_core(0):
+        run(target, asked[0], "none", None, 4)
+        for number, messages in enumerate(asked):
+            row = {}
+            order = ["overlapped", "synchronous"] if arguments.no_plain else ["plain", "overlapped", "synchronous"]
+            for name in order if number % 2 == 0 else reversed(order):
+                drafter = "none" if name == "plain" else drafters[name]
+                row[name] = run(target, messages, drafter, None if name == "plain" else arguments.lookahead, limit)
+            rows.append(row)
+    ordinary = None
+    if arguments.ordinary:
+        ordinary = [run(target, messages, "model", None, limit, draft_model=draft) for messages in asked]
+    result = summary(arguments, rows, drafters, ordinary)
+    for drafter in drafters.values():
+        drafter.close()
     print(json.dumps(result, indent=1))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -169,7 +190,7 @@ def summary(arguments, rows, drafters, ordinary):
     ahead_speed = ssd_speedup(p, hit, pre_draft / verify, miss, anew / verify) / verify
     formula = ahead_speed / (sd_speedup(sync_tokens, anew / alone) / alone)
     measured = gain("overlapped", "synchronous")
-    identical = all(row["plain"].ids == row[name].ids for row in rows for name in ("overlapped", "synchronous"))
+    identical = all(len({tuple(made.ids) for made in row.values()}) == 1 for row in rows)
     result = {
         "arguments": {k: v for k, v in vars(arguments).items() if k != "run"},
         "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "specrs": _core.__version__},
@@ -178,8 +199,8 @@ def summary(arguments, rows, drafters, ordinary):
         "gain_over_synchronous": measured,
         "formula": formula,
         "measured_over_formula": measured / formula,
-        "gain_over_plain": gain("overlapped", "plain"),
-        "synchronous_over_plain": gain("synchronous", "plain"),
+        "gain_over_plain": gain("overlapped", "plain") if "plain" in rows[0] else None,
+        "synchronous_over_plain": gain("synchronous", "plain") if "plain" in rows[0] else None,
         "verify_seconds": verify,
         "verify_seconds_synchronous": alone,
         "draft_anew_seconds": anew,
@@ -190,13 +211,13 @@ def summary(arguments, rows, drafters, ordinary):
         "synchronous": sync,
     }
     if ordinary is not None:
-        plain = [row["plain"].ids for row in rows]
+        texts = [row["overlapped"].ids for row in rows]
         result["ordinary_two_threads"] = {
             "tokens_per_second": statistics.median(o.report.tokens_per_second for o in ordinary),
             "over_overlapped": statistics.median(
                 o.report.tokens_per_second / s for o, s in zip(ordinary, speeds("overlapped"), strict=True)
             ),
-            "identical": [o.ids for o in ordinary] == plain,
+            "identical": [o.ids for o in ordinary] == texts,
         }
     return result
 
@@ -215,9 +236,7 @@ def forward_seconds(model, rows, repeats=3):
 
 def costs(arguments):
     """Print costs by rows on one core, and what the advisor makes of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        draft = cut(arguments.draft, arguments.draft_layers, folder) if arguments.draft_layers else arguments.draft
-        models = {"target": specrs.load(arguments.target), "draft": specrs.load(str(draft))}
+    models = {"target": specrs.load(arguments.target), "draft": drafter_of(arguments)}
     table = {}
     with on_core(0):
         for name, model in models.items():
@@ -341,15 +360,17 @@ def main():
         command = commands.add_parser(name)
         command.add_argument("--target", default="qwen2.5-coder-1.5b")
         command.add_argument("--draft", default="qwen2.5-coder-0.5b")
-        command.add_argument("--draft-layers", type=int)
+        command.add_argument("--drop-layers", metavar="FIRST:END", help="leave these layers of the drafter out")
+        command.add_argument("--draft-head", type=int, help="keep so many rows of the drafter's head")
         command.set_defaults(run=work)
         if name == "measure":
             command.add_argument("--lookahead", type=int, default=4)
             command.add_argument("--fan-out", type=int, default=3)
-            command.add_argument("--set", default="code_edit")
+            command.add_argument("--set", default="short", help="short, or a file of benches/prompts")
             command.add_argument("--prompts", type=int, default=4)
             command.add_argument("--tokens", type=int, default=64)
             command.add_argument("--ordinary", action="store_true")
+            command.add_argument("--no-plain", action="store_true")
             command.add_argument("--json")
     command = commands.add_parser("messages")
     command.add_argument("--rounds", type=int, default=400)

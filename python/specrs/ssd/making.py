@@ -45,7 +45,7 @@ def build(draft_model: Any, options: SsdOptions, vocab_size: int, tokenizer: Any
         return PreDrafter(CacheBranches(vocab_size), options, vocab_size)
     from specrs.ssd.model_branches import ModelBranches
 
-    if isinstance(draft_model, _Shipped):
+    if isinstance(draft_model, Shipped):
         draft_model = draft_model.unpack()
     if not hasattr(draft_model, "new_state"):
         from specrs.models.loading import load
@@ -59,13 +59,14 @@ def build(draft_model: Any, options: SsdOptions, vocab_size: int, tokenizer: Any
     return PreDrafter(ModelBranches(draft_model, vocab_size, law), options, vocab_size)
 
 
-class _Shipped:
+class Shipped:
     """A transformers target on its way to another process: its modules are swapped there anew."""
 
     def __init__(self, target: Any) -> None:
         self.model, self.name, self.accelerated = target.model, target.name, target.accelerated
 
     def unpack(self) -> TargetModel:
+        """Return the target, made anew."""
         from specrs.models.hf import TransformersTarget
 
         target = TransformersTarget(self.model, name=self.name)
@@ -155,7 +156,7 @@ def _process(
     found = _processes.get(key) if named else None
     if found is not None and found.process.poll() is None:
         return found
-    shipped = _Shipped(draft_model) if hasattr(draft_model, "accelerated") else draft_model
+    shipped = Shipped(draft_model) if hasattr(draft_model, "accelerated") else draft_model
     tokenizer = target.tokenizer if named else None
     if not named and tokenizer is not None and getattr(draft_model, "tokenizer", None) is not None:
         from specrs.models.vocabulary import require_same_vocabulary

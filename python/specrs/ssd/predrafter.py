@@ -78,7 +78,7 @@ class PreDrafter:
         if self._uses_fast:
             self._fast.finish(request)
         for known in (self._origins, self._generations, self._fan_outs, self._ranks):
-            known.pop(request, None)  # type: ignore[attr-defined]
+            known.pop(request, None)
 
     def answer(self, round_: int, queries: Sequence[Query], clock: Callable[[], float] = time.perf_counter) -> Answer:
         """Answer a round's question: hits from the guesses, misses by the fallback."""

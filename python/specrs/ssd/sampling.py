@@ -76,7 +76,7 @@ class DraftLaw:
         )
         if laws is None:
             return tokens, [None] * len(texts)
-        weighed = np.flatnonzero((temperature > 0) & (tokens != NO_TOKEN)) if self.weight < 1 else []
+        weighed = np.flatnonzero((temperature > 0) & (tokens != NO_TOKEN) & (self.weight < 1))
         if len(weighed):
             tokens, laws = tokens.copy(), laws.copy()
             changed = _core.saguaro(laws[weighed], self.favoured, self.weight)
