@@ -80,7 +80,8 @@ class SsdDrafter:
         self.statistics = SsdStatistics()
         self._clock = clock
         self._known: dict[int, _Known] = {}
-        self._round = 0
+        # Behind the rounds of whoever used the link before: an answer that is late from then is not taken for ours.
+        self._round: int = getattr(link, "last_round", 0)
         self._late_in_a_row = 0
         self._lost = False
         self._warned_refused = False

@@ -117,6 +117,8 @@ class ProcessLink:
         self.tokens_are_drawn: bool = ready["tokens_are_drawn"]
         #: Seconds of the last exchange that neither side's work explains.
         self.message_seconds = 0.0
+        #: Number of the last question.
+        self.last_round = 0
 
     def start(self, text: Text) -> None:
         """Tell the drafter of a request."""
@@ -129,6 +131,7 @@ class ProcessLink:
     def speculate(self, round_: int, queries: Sequence[Query]) -> Answer:
         """Ask, and wait at most ``patience`` seconds. Answers to older questions are thrown away."""
         asked = time.perf_counter()
+        self.last_round = round_
         self._send(messages.speculate(round_, queries, asked))
         deadline = self._clock() + self.patience
         while True:
