@@ -71,6 +71,13 @@ class Comparison:
         return self.difference is None
 
 
+#: Options of the method under test, which plain decoding does not take.
+DRAFTING = (
+    "draft_model", "draft_tokens", "draft_shape", "policy", "policy_options", "payoff", "fan_out", "fallback",
+    "saguaro", "overlap", "draft_cores", "verification", "bias_budget",
+)  # fmt: skip
+
+
 def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **options: Any) -> Comparison:
     """Generate plainly and with a method under identical parameters.
 
@@ -86,9 +93,7 @@ def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **option
         As :func:`specrs.generate`, for both sides. For sampled texts give a ``seed``: with deterministic drafters the
         texts are the same then, token for token.
     """
-    drafting = {
-        name: options.pop(name) for name in ("draft_model", "draft_tokens", "draft_shape", "payoff") if name in options
-    }
+    drafting = {name: options.pop(name) for name in DRAFTING if name in options}
     plain = generate(model, prompt, drafter="none", **options)
     method = generate(model, prompt, drafter=drafter, **drafting, **options)
     at = first_difference(plain.ids, method.ids)

@@ -92,3 +92,11 @@ class RankError(SpecrsError, RuntimeError):
 
 class InternalError(SpecrsError):
     """A bug in specrs."""
+
+
+class DrafterLateError(SpecrsError, TimeoutError):
+    """A drafter beside the target did not answer in time; the round is decoded plainly."""
+
+
+class DrafterLostError(SpecrsError):
+    """A drafter beside the target died, spoke another version, or failed; decoding goes on without drafts."""

@@ -184,6 +184,11 @@ def stream(
     verification: Verifier | EnsembleHead | str | Path | None = None,
     bias_budget: float | None = None,
     payoff: Any = None,
+    fan_out: int | None = None,
+    fallback: str | None = None,
+    saguaro: float | None = None,
+    overlap: str | None = None,
+    draft_cores: Sequence[int] | None = None,
     max_new_tokens: int = 256,
     min_new_tokens: int = 0,
     temperature: float = 0.0,
@@ -255,14 +260,29 @@ def stream(
     ]
     if max_batch < 1:
         raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
+    ahead = {
+        "fan_out": fan_out,
+        "fallback": fallback,
+        "saguaro": saguaro,
+        "overlap": overlap,
+        "draft_cores": draft_cores,
+    }
+    ahead = {name: value for name, value in ahead.items() if value is not None}
     if isinstance(drafter, str):
-        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape, payoff=payoff)
+        made = make_drafter(
+            drafter,
+            target,
+            draft_model=draft_model,
+            shape=draft_shape,
+            draft_tokens=draft_tokens,
+            payoff=payoff,
+            ssd=ahead,
+        )
     else:
         made = drafter
-        if draft_model is not None or draft_shape != "chain" or payoff is not None:
-            raise InvalidInputError(
-                f"draft_model, draft_shape and payoff are for drafters by name; {made.name!r} was given as an object"
-            )
+        if draft_model is not None or draft_shape != "chain" or payoff is not None or ahead:
+            named = ", ".join(["draft_model", "draft_shape", "payoff", *ahead])
+            raise InvalidInputError(f"{named} are for drafters by name; {made.name!r} was given as an object")
     for name, limit in (("batch", disable_above_batch), ("context", disable_above_context)):
         if limit is not None and limit < 0:
             raise InvalidInputError(f"disable_above_{name} must be >= 0, got {limit}")
@@ -357,9 +377,9 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     prompt : str, sequence of int, list of chat messages, or a list of these
         Text, token ids, or messages ``{"role": ..., "content": ...}`` for the chat template. A list of prompts gives a
         list of generations, which run together; none depends on the others.
-    drafter : {'cache', 'model', 'hybrid', 'none'} or Drafter
+    drafter : {'cache', 'model', 'hybrid', 'ssd', 'none'} or Drafter
         Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``hybrid`` chooses between
-        the two each round; ``none`` is plain decoding.
+        the two each round; ``ssd`` drafts with either while the target verifies; ``none`` is plain decoding.
     draft_model : object, optional
         A smaller model of the same vocabulary: anything that :func:`specrs.load` takes.
     draft_tokens : int, optional
@@ -382,6 +402,14 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         Shape of the cache drafter's drafts.
     payoff : str or Path, optional
         A predictor that ``specrs train payoff`` made, for ``hybrid``; by default it trusts calibrated probabilities.
+    fan_out, fallback, saguaro : int, str, float, optional
+        For ``ssd``: guesses per number of accepted drafts (3), what to do after a wrong guess ('auto', 'slow', 'fast'
+        or 'zero'), and the weight of guessed tokens in the draft law (1, off). See ``specrs.ssd.SsdOptions``.
+    overlap : {'process', 'thread', 'none'}, optional
+        For ``ssd``: where the drafter runs. A process by default, which later calls alike use again.
+    draft_cores : sequence of int, optional
+        For ``ssd``: processor cores that the drafter's process is pinned to; the last one by default. Leave the target
+        the others (``threads`` of :func:`specrs.load`).
     max_new_tokens, min_new_tokens : int
         Length limits of the output. Before the minimum, ends cannot be drawn.
     temperature, top_k, top_p, min_p : float, int, float, float

@@ -193,6 +193,18 @@ class TransformersTarget:
             hidden = (states if len(states) == len(wanted) else states[wanted]).float().cpu().numpy()
         return Scores(logits, row_ptr, hidden)
 
+    def forward_segments(self, segments: Sequence[Segment], ids: npt.NDArray[np.int64]) -> torch.Tensor:
+        """Run one forward over rows that the caller laid out, and return all their logits, shape (rows, V), on the CPU.
+
+        Parameters
+        ----------
+        segments : sequence of Segment
+            Memory, positions and visibility of consecutive rows. The new rows are written behind each memory's length,
+            which stays as it is.
+        ids : array of int64, shape (rows,)
+        """
+        return self._forward(list(segments), ids, range(len(ids)))
+
     def _forward(
         self, segments: list[Segment], ids: npt.NDArray[np.int64], rows: Sequence[int] | npt.NDArray[np.int64]
     ) -> torch.Tensor:
