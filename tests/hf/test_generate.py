@@ -9,6 +9,7 @@ from tests.hf.tiny import PROMPT, Listener, batch, single, tiny
 from transformers.generation import stopping_criteria
 
 import specrs.hf
+from specrs.drafters.none import NoDrafter
 from specrs.errors import InvalidInputError, NonFiniteLogitsError
 
 PLAIN = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
@@ -262,6 +263,17 @@ def test_what_cannot_be_honoured_is_refused_by_name_before_any_work(name, monkey
 def test_inputs_that_we_would_misread_are_refused(change, message):
     with pytest.raises(InvalidInputError, match=message):
         specrs.hf.generate(tiny(), **{**single(), **change}, **PLAIN)
+
+
+def test_options_that_contradict_each_other_are_refused():
+    drafter = NoDrafter()
+    for options in ({"draft_shape": "tree"}, {"assistant_model": tiny()}):
+        with pytest.raises(InvalidInputError, match="given as an object"):
+            tiny().generate(**single(), **PLAIN, custom_generate=specrs.hf.generate, drafter=drafter, **options)
+    with pytest.raises(InvalidInputError, match="names of one thing"):
+        tiny().generate(
+            **single(), **PLAIN, custom_generate=specrs.hf.generate, assistant_model=tiny(), draft_model=tiny()
+        )
 
 
 def test_a_name_that_nobody_knows_is_refused():

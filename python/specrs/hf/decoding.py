@@ -79,8 +79,8 @@ def generate(
         A decoder-only model. Its attention is swapped for the time of a forward only.
     input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer
         As of ``model.generate``.
-    drafter : {'cache', 'model', 'none'} or Drafter
-        Who drafts. An ``assistant_model`` makes 'model' the default.
+    drafter : str or Drafter
+        Who drafts, as of ``specrs.generate``. An ``assistant_model`` makes 'model' the default.
     draft_model : object, optional
         A smaller model of the same vocabulary; ``assistant_model`` is another name for it.
     draft_tokens : int, optional
@@ -178,7 +178,9 @@ def _stop_string_criteria(stop_strings: Any, tokenizer: Any) -> Any:
 def _with_assistant(drafting: dict[str, Any], assistant: Any) -> dict[str, Any]:
     if drafting["draft_model"] is not None:
         raise InvalidInputError("both draft_model and assistant_model were given; they are names of one thing")
-    return {**drafting, "draft_model": assistant, "drafter": "model"}
+    # A drafter that was named keeps its name where it takes a model.
+    drafter = "model" if drafting["drafter"] == "cache" else drafting["drafter"]
+    return {**drafting, "draft_model": assistant, "drafter": drafter}
 
 
 def _decode(
@@ -207,6 +209,11 @@ def _decode(
     made = drafting["drafter"]
     if isinstance(made, str):
         made = make_drafter(made, target, draft_model=drafting["draft_model"], shape=drafting["draft_shape"])
+    elif drafting["draft_model"] is not None or drafting["draft_shape"] != "chain":
+        raise InvalidInputError(
+            "draft_model, assistant_model and draft_shape are for drafters by name; "
+            f"{made.name!r} was given as an object"
+        )
     policy = drafting["policy"]
     if policy is None or isinstance(policy, str):
         policy = make_policy(
@@ -217,6 +224,10 @@ def _decode(
             draft_tokens=drafting["draft_tokens"],
             sampled=sampled,
             seeded=True,  # torch.manual_seed must repeat a text, and only torch knows whether it was called
+        )
+    elif drafting["policy_options"] or drafting["draft_tokens"] is not None:
+        raise InvalidInputError(
+            f"policy_options and draft_tokens are for policies by name; {policy.name!r} was given as an object"
         )
     if sampled and seed is None:
         seed = int(torch.randint(2**62, (1,)))

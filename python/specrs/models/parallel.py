@@ -55,7 +55,7 @@ class ProcessGroupRanks:
         RankError
             Where another rank has failed.
         """
-        value = self.attempt(decide) if self.rank == 0 else None
+        value: Any = self.attempt(decide) if self.rank == 0 else None
         failure, self._failure = self._failure, None
         told = None if failure is None else f"{type(failure).__name__}: {failure}"
         heard: list[Any] = [None] * self.size
@@ -65,7 +65,8 @@ class ProcessGroupRanks:
         for rank, (_, message) in enumerate(heard):
             if message is not None:
                 raise RankError(f"rank {rank} of {self.size} failed, and all ranks stop with it: {message}")
-        return value if self.rank == 0 else heard[0][0]  # type: ignore[no-any-return]
+        decided: Value = value if self.rank == 0 else heard[0][0]
+        return decided
 
 
 def ranks_of(model: Any) -> OneRank | ProcessGroupRanks:
