@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -713,6 +713,162 @@ class PayoffRouter:
     @staticmethod
     def load(text: str) -> PayoffRouter:
         """Return a router from what ``save`` gave."""
+
+class CostTable:
+    """Measured seconds of a target's forwards by rows, batch and context; ``specrs.policies.cost`` makes them.
+
+    Parameters
+    ----------
+    rows : list of int
+        Rising from 1.
+    seconds : list of float
+        Positive. Made monotone; between two counts the larger one's cost holds.
+    """
+
+    def __new__(cls, rows: list[int], seconds: list[float]) -> CostTable: ...
+    def add(self, batch: int, context: int, rows: list[int], seconds: list[float]) -> None:
+        """Add costs measured with ``batch`` requests of ``context`` tokens; row counts are of the whole batch."""
+
+    def seconds(self, rows: int, batch: int = 1, context: int = 0) -> float:
+        """Return the expected seconds of a forward."""
+
+    def observe(self, rows: int, seconds: float, batch: int = 1, context: int = 0) -> None:
+        """Learn from a forward of production; times that are no positive number are ignored."""
+
+    def cells(self) -> list[tuple[int, int, list[float]]]:
+        """Return (batch, context, seconds of 1, 2, ... rows) of every measured cell, as they are now."""
+
+class Learned:
+    """What is known of a drafter on a target: calibration, drafting time, acceptance. Shared by policies.
+
+    Parameters
+    ----------
+    calibration : {'bins', 'ratio', 'identity', 'temperatures'}
+        How a stated confidence becomes an acceptance rate: by the record of its bin, by accepted over stated of its
+        position, at its word, or by fixed temperatures.
+    temperatures : list of float, optional
+        One per position, as ``fit_temperatures`` gives.
+    """
+
+    def __new__(cls, calibration: str = "bins", temperatures: list[float] | None = None) -> Learned: ...
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second of the rounds so far."""
+
+    def set_step_seconds(self, seconds: float) -> None:
+        """Set the seconds of one drafted token, as measured beforehand."""
+
+class LengthPolicy:
+    """One length policy for the rounds of one engine; ``specrs.policies.registry`` names them and their options.
+
+    Parameters
+    ----------
+    name : str
+    options : dict
+        All of the policy's.
+    stepwise : bool
+        The drafter asks before each further token.
+    cost : CostTable, optional
+    learned : Learned, optional
+    guarded : bool
+        Rest drafting while plain decoding is faster; needs ``cost``.
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        options: dict[str, Any],
+        *,
+        stepwise: bool,
+        cost: CostTable | None = None,
+        learned: Learned | None = None,
+        guarded: bool = False,
+    ) -> LengthPolicy: ...
+    @property
+    def sight(self) -> str:
+        """What it looks at: 'past rounds', 'drafted tokens', 'own law' or 'whole draft'."""
+
+    @property
+    def safe_when_drawn(self) -> bool:
+        """Whether the output keeps the target's law when the draft's tokens are drawn."""
+
+    @property
+    def decides_stepwise(self) -> bool:
+        """Whether ``more`` decides anything."""
+
+    @property
+    def guard(self) -> tuple[int, int, int, float] | None:
+        """(Rounds rested, rounds, rests, slowdown at the last rest) if guarded."""
+
+    def budgets(
+        self, ids: list[int], temperatures: list[float], drawn: list[bool], context: int, limits: list[int]
+    ) -> list[int]:
+        """Return the nodes to ask for, shape (B,)."""
+
+    def more(
+        self,
+        ids: list[int],
+        temperatures: list[float],
+        drawn: list[bool],
+        context: int,
+        which: list[int],
+        lengths: list[int],
+        confidence: list[float],
+        entropy: list[float],
+        token_probs: list[float],
+        head: list[float],
+    ) -> list[bool]:
+        """Return whether each of the chains ``which`` gets one more token."""
+
+    def trim(
+        self,
+        ids: list[int],
+        temperatures: list[float],
+        drawn: list[bool],
+        context: int,
+        parents: npt.NDArray[np.int32],
+        confidence: npt.NDArray[np.float32] | None,
+        node_ptr: npt.NDArray[np.int64],
+        sees_token: bool,
+    ) -> npt.NDArray[np.bool_]:
+        """Return which nodes to score, shape (N,), closed under parents."""
+
+    def observe(
+        self,
+        ids: list[int],
+        temperatures: list[float],
+        drawn: list[bool],
+        context: int,
+        parents: npt.NDArray[np.int32],
+        confidence: npt.NDArray[np.float32] | None,
+        node_ptr: npt.NDArray[np.int64],
+        sees_token: bool,
+        accepted: npt.NDArray[np.bool_],
+        steps: int,
+        seconds: tuple[float, float, float],
+    ) -> None:
+        """Learn from a round: nodes scored and accepted, tokens drafted in turn, seconds of (draft, score, rest)."""
+
+    def forget(self, id: int) -> None:  # noqa: A002
+        """Let go of a request."""
+
+def fit_temperatures(confidence: npt.NDArray[np.float32], length: int, accepted: list[int]) -> list[float]:
+    """Fit sequential temperature scaling: one temperature per position, for ``Learned('temperatures', ...)``.
+
+    Parameters
+    ----------
+    confidence : array of float32, shape (D * length,)
+        Stated confidences of D drafts.
+    length : int
+    accepted : list of int, D
+        Accepted tokens of each draft.
+    """
+
+def best_threshold(probs: list[float], accepted: list[bool]) -> float | None:
+    """Return the threshold on probabilities with the least FPR + 3 FNR; None for fewer than six or one kind."""
+
+def best_length(confidence: list[float], cost: list[float], hysteresis: float = 0.0) -> int:
+    """Return the length L with the largest (1 + sum of the first L survivals) / cost[L]."""
 
 def gpu_open(driver: str | None = None, image: bytes | None = None) -> None:
     """Open the CUDA driver and load the kernels, for all later calls of the process.

@@ -8,6 +8,7 @@ import json
 import platform
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from specrs import _core
 from specrs.compare import explain, first_difference
 from specrs.errors import InvalidInputError
-from specrs.generation import stream, target_cost
+from specrs.generation import stream
+from specrs.policies.cost import target_cost
 from specrs.prompts import encode_prompts
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ def bench(
     draft_tokens: int | None = None,
     repeats: int = 1,
     peer_model: Any = None,
+    peer_limit: int | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     keep: Callable[[list[Run]], None] = lambda runs: None,
 ) -> list[Run]:
@@ -101,7 +104,7 @@ def bench(
     target : TransformersTarget
     prompts : sequence of Prompt
     methods : sequence of str
-        Of ``OURS`` and ``PEERS``; ``none`` is added if missing.
+        Of ``OURS`` and ``PEERS``; ``none`` is added if missing. ``cache:svip`` is ``cache`` with policy ``svip``.
     draft_model : TransformersTarget, optional
         For ``model``, ``hybrid`` and ``transformers-assisted``.
     max_new_tokens : int, optional
@@ -112,6 +115,8 @@ def bench(
         Turns through all methods per prompt.
     peer_model : PreTrainedModel, optional
         The model that peers run on; by default the target's own, without our kernels.
+    peer_limit : int, optional
+        Run the peers on the first so many prompts of each set only; the table says on how many.
     progress : callable
         Called with (done, total, what).
     keep : callable
@@ -123,16 +128,24 @@ def bench(
         ``identical`` compares each text with plain decoding of the same library's loop.
     """
     methods = list(dict.fromkeys(["none", *methods]))
-    unknown = [m for m in methods if m not in OURS + PEERS]
+    unknown = [m for m in methods if m not in PEERS and m.partition(":")[0] not in OURS]
     if unknown:
         raise InvalidInputError(f"unknown methods {unknown}; known: {', '.join(OURS + PEERS)}")
-    needing = [m for m in methods if m in ("model", "hybrid", "transformers-assisted")]
+    backend = getattr(target, "backend", "transformers")
+    foreign = [m for m in methods if m in PEERS and backend != "transformers"]
+    if foreign:
+        raise InvalidInputError(
+            f"{', '.join(foreign)} run on a transformers model, and {target.name} runs in {backend}; "
+            "benches/llama_cpp.py measures llama.cpp's own methods"
+        )
+    needing = [m for m in methods if m.partition(":")[0] in ("model", "hybrid", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
     target_cost(target)  # measured before the clock starts
     runs: list[Run] = []
-    total = len(prompts) * len(methods) * repeats
-    for prompt in prompts:
+    plan = _plan(prompts, methods, peer_limit)
+    total = sum(len(turns) for turns in plan) * repeats
+    for prompt, methods in zip(prompts, plan, strict=True):
         ids = encode_prompts(target, prompt.messages)[0]
         limit = max_new_tokens or prompt.max_new_tokens
         for turn in range(repeats):
@@ -158,13 +171,27 @@ def bench(
     return runs
 
 
+def _plan(prompts: Sequence[Prompt], methods: Sequence[str], peer_limit: int | None) -> list[list[str]]:
+    """Return the methods of every prompt: peers only on the first ``peer_limit`` of each set."""
+    seen: Counter[str] = Counter()
+    plan = []
+    for prompt in prompts:
+        with_peers = peer_limit is None or seen[prompt.set] < peer_limit
+        plan.append([m for m in methods if with_peers or m not in PEERS])
+        seen[prompt.set] += 1
+    return plan
+
+
 def _our_run(
     target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, draft_tokens: int | None
 ) -> tuple[Run, list[int]]:
-    options: dict[str, Any] = {"drafter": method.removesuffix("-tree")}
-    if method in ("model", "hybrid"):
+    base, _, policy = method.partition(":")
+    options: dict[str, Any] = {"drafter": base.removesuffix("-tree")}
+    if policy:
+        options["policy"] = policy
+    if base in ("model", "hybrid"):
         options["draft_model"] = draft_model
-    if method.endswith("-tree"):
+    if base.endswith("-tree"):
         options["draft_shape"] = "tree"
     clock = _Clock()
     for chunk in (running := stream(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)):
@@ -268,11 +295,41 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
+def against_peers(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one row per set, method of ours and peer: geometric means of ratios on the prompts that both ran."""
+    by: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        by.setdefault((run.set, run.method), {}).setdefault(run.prompt, []).append(run)
+    rows = []
+    for (set_, ours), mine in by.items():
+        for peer in PEERS if ours in OURS else ():
+            theirs = by.get((set_, peer), {})
+            shared = [name for name in mine if name in theirs]
+            if not shared:
+                continue
+            rows.append(
+                {
+                    "set": set_,
+                    "method": ours,
+                    "peer": peer,
+                    "prompts": len(shared),
+                    "decode": statistics.geometric_mean(
+                        _median(mine[name], "decode_speed") / _median(theirs[name], "decode_speed") for name in shared
+                    ),
+                    "whole": statistics.geometric_mean(
+                        _median(mine[name], "whole_speed") / _median(theirs[name], "whole_speed") for name in shared
+                    ),
+                }
+            )
+    return rows
+
+
+def _median(runs: Sequence[Run], what: str) -> float:
+    return statistics.median(getattr(run, what) for run in runs)
+
+
 def environment(target: Any) -> dict[str, Any]:
     """Return what a result depends on: versions, processor, threads, dtype, costs."""
-    import torch
-    import transformers
-
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )
@@ -281,14 +338,23 @@ def environment(target: Any) -> dict[str, Any]:
         "specrs": _core.__version__,
         "build": _core.BUILD_PROFILE,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
         "processor": cpu,
         "cpu_features": [name for name, there in _core.cpu_features() if there],
-        "threads": torch.get_num_threads(),
         "model": target.name,
-        "dtype": str(target.dtype),
+        **(target.environment() if hasattr(target, "environment") else _torch_environment(target)),
         "cost_table": target_cost(target).to_dict(),
+    }
+
+
+def _torch_environment(target: Any) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "dtype": str(target.dtype),
     }
 
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+#: The variable that holds the options of the engine integrations: a JSON object, or the path of a file with one.
+ENGINE_OPTIONS = "SPECRS_ENGINE"
+
+
+def engine_options() -> str:
+    """Return what ``SPECRS_ENGINE`` holds, empty if it is not set."""
+    return os.environ.get(ENGINE_OPTIONS, "")
+
 
 def cache_folder() -> Path:
     """Return the folder for everything that specrs keeps between runs.

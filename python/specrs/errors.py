@@ -59,6 +59,10 @@ class UnsupportedModelError(SpecrsError):
     """The model cannot be driven without risk to its output (a state that cannot be rolled back, say)."""
 
 
+class UnsupportedEngineError(SpecrsError):
+    """An engine that specrs plugs into has another interface than the releases that specrs knows."""
+
+
 class VocabularyMismatchError(SpecrsError):
     """Drafter and target do not mean the same text by the same ids."""
 

@@ -14,10 +14,13 @@ from specrs.prompts import encode_prompts, is_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from specrs.drafters.base import Drafter
     from specrs.engine.request import Request, TokenLogprob
     from specrs.models.base import TargetModel
+    from specrs.policies.base import LengthPolicy
+    from specrs.policies.cost import CostTable
     from specrs.report.report import Report
     from specrs.types import TokenArray
 
@@ -118,8 +121,11 @@ class Stream:
         try:
             for step in self._steps:
                 text = "".join(step.pieces)
-                if step.request.finish_reason is not None and step.request.text is not None:
-                    text += step.request.text.flush()
+                if step.request.finish_reason is not None:
+                    if step.request.text is not None:
+                        text += step.request.text.flush()
+                    if self._session is None and hasattr(step.request.state, "close"):
+                        step.request.state.close()  # nobody continues this text: its memory serves others
                 if step.request.finish_reason == "error":
                     failed = failed or step.request
                 if step.tokens:
@@ -167,6 +173,11 @@ def stream(
     draft_tokens: int | None = None,
     draft_shape: str = "chain",
     payoff: Any = None,
+    policy: str | LengthPolicy | None = None,
+    policy_options: Mapping[str, Any] | None = None,
+    cost_table: CostTable | str | Path | None = None,
+    disable_above_batch: int | None = None,
+    disable_above_context: int | None = None,
     max_new_tokens: int = 256,
     min_new_tokens: int = 0,
     temperature: float = 0.0,
@@ -244,13 +255,27 @@ def stream(
             raise InvalidInputError(
                 f"draft_model, draft_shape and payoff are for drafters by name; {made.name!r} was given as an object"
             )
-    cost = None
-    # Which token a seed draws depends on the draft's length where drafts are drawn, so the length may not follow the
-    # clock when somebody asks for a repeatable text.
-    repeatable = made.tokens_are_drawn and temperature > 0 and any(value is not None for value in seeds)
-    if draft_tokens is None and made.name != "none" and not repeatable:
-        cost = target_cost(target)
-    policy = make_policy(made, draft_tokens, cost)
+    for name, limit in (("batch", disable_above_batch), ("context", disable_above_context)):
+        if limit is not None and limit < 0:
+            raise InvalidInputError(f"disable_above_{name} must be >= 0, got {limit}")
+    if policy is None or isinstance(policy, str):
+        chosen: LengthPolicy = make_policy(
+            target,
+            made,
+            policy,
+            policy_options,
+            draft_tokens=draft_tokens,
+            sampled=temperature > 0,
+            seeded=any(value is not None for value in seeds),
+            cost_table=cost_table,
+        )
+    elif policy_options or draft_tokens is not None or cost_table is not None:
+        raise InvalidInputError(
+            f"policy_options, draft_tokens and cost_table are for policies by name; {policy.name!r} was given as an "
+            "object"
+        )
+    else:
+        chosen = policy
     recorder = Recorder()
     requests = []
     for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
@@ -271,8 +296,16 @@ def stream(
             if max_new_tokens == 0:
                 request.finish_reason = "length"
             requests.append(request)
-    engine = Engine(target, made, policy, recorder, max_batch=max_batch)
-    method = made.name if made.name == "none" else f"{made.name} ({policy.name})"
+    engine = Engine(
+        target,
+        made,
+        chosen,
+        recorder,
+        max_batch=max_batch,
+        disable_above_batch=disable_above_batch,
+        disable_above_context=disable_above_context,
+    )
+    method = made.name if made.name == "none" else f"{made.name} ({chosen.name})"
 
     def finish(request: Request) -> Generation:
         plain = getattr(target, "plain_step_seconds", None)
@@ -287,7 +320,9 @@ def stream(
             finish_reason=request.finish_reason or "interrupted",
             stopped_by=request.stopped_by,
             logprobs=None if logprobs is None else list(request.logprobs),
-            report=make_report([request], recorder, method=method, plain_step_seconds=plain),
+            report=make_report(
+                [request], recorder, method=method, plain_step_seconds=plain, policy_message=chosen.message()
+            ),
         )
 
     return Stream(requests, engine.run(requests), finish, session, recorder)
@@ -314,6 +349,15 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         A smaller model of the same vocabulary: anything that :func:`specrs.load` takes.
     draft_tokens : int, optional
         Draft this many tokens each round. Default: as many as pay on this machine, none if none do.
+    policy : str or LengthPolicy, optional
+        Decides how much is drafted and scored; ``specrs.policies.registry.POLICIES`` lists the names. Default:
+        ``libra``, as many tokens as pay; with ``draft_tokens``, ``fixed``.
+    policy_options : mapping, optional
+        Options of the policy, by name; ``backoff=False`` drafts on where plain decoding is faster.
+    cost_table : CostTable, str or Path, optional
+        Measured costs (``specrs profile``) instead of the target's own. One of another machine or setting is not used.
+    disable_above_batch, disable_above_context : int, optional
+        No drafts while more requests than this run at once, or for a text of more tokens than this.
     draft_shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
     payoff : str or Path, optional
@@ -367,18 +411,6 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     made = running.generations
     single = not is_batch(prompt) and options.get("n", 1) == 1
     return made[0] if single else made
-
-
-def target_cost(target: TargetModel) -> Any:
-    """Return the target's cost table, measured at the first use and kept with the target."""
-    from specrs.policies.cost import CostTable
-
-    table = getattr(target, "cost_table", None)
-    if table is None:
-        table = CostTable.measure(target)
-        target.cost_table = table  # type: ignore[attr-defined]
-        target.plain_step_seconds = table.seconds(1)  # type: ignore[attr-defined]
-    return table
 
 
 def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:

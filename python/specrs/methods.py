@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrs.errors import InvalidInputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from specrs.drafters.base import Drafter
     from specrs.drafters.model import ModelDrafter
     from specrs.models.base import TargetModel
@@ -70,7 +73,9 @@ def make_drafter(
         from specrs.drafters.cache import CacheDrafter
 
         return CacheDrafter(target.vocab_size, shape=shape)
-    model = None if draft_model is None else _model_drafter(target, draft_model)
+    # Without a length policy that is asked after each token, the hybrid's model ends a chain where it is unsure itself.
+    sure = 0.4 if name == "hybrid" else 0.0
+    model = None if draft_model is None else _model_drafter(target, draft_model, min_confidence=sure)
     if name == "hybrid":
         from specrs.drafters.hybrid import HybridDrafter
 
@@ -80,27 +85,129 @@ def make_drafter(
     return model
 
 
-def _model_drafter(target: TargetModel, draft_model: Any) -> ModelDrafter:
+def _model_drafter(target: TargetModel, draft_model: Any, *, min_confidence: float) -> ModelDrafter:
     from specrs.drafters.model import ModelDrafter
     from specrs.models.loading import load
     from specrs.models.vocabulary import require_same_vocabulary
 
-    loaded = draft_model if hasattr(draft_model, "new_state") else load(draft_model)
+    loaded = draft_model
+    if not hasattr(draft_model, "new_state"):
+        loaded = load(draft_model, backend=getattr(target, "backend", "transformers"))
     if target.tokenizer is not None and loaded.tokenizer is not None:
         require_same_vocabulary(target.tokenizer, loaded.tokenizer)
-    return ModelDrafter(loaded, target.vocab_size)
+    return ModelDrafter(loaded, target.vocab_size, min_confidence=min_confidence)
 
 
-def make_policy(drafter: Drafter, draft_tokens: int | None, cost: CostTable | None) -> LengthPolicy:
-    """Return the length policy: ``draft_tokens`` nodes each round, or as many as pay when it is None."""
+def make_policy(
+    target: TargetModel,
+    drafter: Drafter,
+    name: str | None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    draft_tokens: int | None = None,
+    sampled: bool = False,
+    seeded: bool = False,
+    cost_table: CostTable | str | Path | None = None,
+) -> LengthPolicy:
+    """Return the length policy for a drafter on a target.
+
+    Parameters
+    ----------
+    target : TargetModel
+        Its cost table is looked up, or measured, if the policy reads one.
+    drafter : Drafter
+    name : str, optional
+        Of ``specrs.policies.registry.POLICIES``. Default: ``fixed`` with ``draft_tokens``, else ``libra``.
+    options : mapping, optional
+        The policy's.
+    draft_tokens : int, optional
+        Draft this many tokens each round.
+    sampled, seeded : bool
+        Some request has a temperature above 0, or a seed too. Which token a seed draws depends on the draft's length
+        where drafts are drawn, so a seeded text takes a length that follows neither the clock nor its neighbours.
+    cost_table : CostTable, str or Path, optional
+        Instead of the target's own.
+
+    Raises
+    ------
+    InvalidInputError, UnknownNameError
+        Names, options or pairs that do not fit.
+    """
+    from specrs.policies import registry
+
     own = getattr(drafter, "length_policy", None)
     if own is not None:  # a drafter that weighs its own drafts
-        policy: LengthPolicy = own(draft_tokens, cost)
-        return policy
-    if draft_tokens is not None or cost is None:
-        from specrs.policies.fixed import FixedLength
+        if name is not None or options:
+            raise InvalidInputError(
+                f"drafter {drafter.name!r} chooses its lengths itself; it does not go with policy={name!r} and "
+                f"policy_options={dict(options or {})!r}"
+            )
+        fixed = draft_tokens is not None or (sampled and seeded)
+        weighed: LengthPolicy = own(draft_tokens, None if fixed else _cost_of(target, cost_table))
+        return weighed
+    if draft_tokens is not None:
+        if name not in (None, "fixed") or "tokens" in (options or {}):
+            raise InvalidInputError(
+                f"draft_tokens={draft_tokens} is a fixed length; it does not go with policy={name!r}"
+            )
+        if draft_tokens < 0:
+            raise InvalidInputError(f"draft_tokens must be >= 0, got {draft_tokens}")
+        name, options = "fixed", {"backoff": False, **(options or {}), "tokens": draft_tokens}
+    longest = LONGEST.get(drafter.name, 16)
+    repeatable = drafter.tokens_are_drawn and sampled and seeded
+    if name is None and repeatable:
+        name, options = "hf_confidence", {"adapts": False, "max_tokens": longest, "backoff": False, **(options or {})}
+    asked = name or registry.DEFAULT
+    checked = registry.check(asked, options)
+    clocked = registry.POLICIES[asked].follows_clock and not (asked == "hf_confidence" and not checked["adapts"])
+    if repeatable and (clocked or checked["backoff"]):
+        if clocked:
+            raise InvalidInputError(
+                f"policy {asked!r} follows measured times or other requests, and a seeded sample of a drafter that "
+                "draws must repeat; expected policy 'fixed', 'svip' or 'dloop', or no seed"
+            )
+        checked["backoff"] = False
+    cost = None
+    if drafter.name == "none":  # nothing to decide, and nothing to measure for it
+        asked, checked = "fixed", registry.check("fixed", {"tokens": 0})
+    elif registry.needs_cost(asked, checked):
+        cost = _cost_of(target, cost_table)
+        if cost is None and registry.POLICIES[asked].needs_cost:
+            asked, checked = "fixed", registry.check("fixed", {"tokens": longest})
+    learned = None
+    if cost is not None and registry.POLICIES[asked].follows_clock:
+        learned = _learned(target, drafter, checked, cost)
+    return registry.make(
+        asked, checked, drafter, longest=longest, cost=None if cost is None else cost.core, learned=learned,
+        sampled=sampled,
+    )  # fmt: skip
 
-        return FixedLength(LONGEST.get(drafter.name, 8) if draft_tokens is None else draft_tokens)
-    from specrs.policies.goodput import Goodput
 
-    return Goodput(cost, max_nodes=LONGEST.get(drafter.name, 16), drawn=drafter.tokens_are_drawn)
+def _cost_of(target: TargetModel, given: CostTable | str | Path | None) -> CostTable | None:
+    from specrs.policies.cost import CostTable, fingerprint, target_cost
+    from specrs.policies.registry import mismatch_message
+
+    if given is None:
+        return target_cost(target)
+    table = given if isinstance(given, CostTable) else CostTable.load(given)
+    differs = table.differs_from(fingerprint(target))
+    if differs:
+        mismatch_message(differs)
+        return None
+    target.plain_step_seconds = table.seconds(1)  # type: ignore[attr-defined]
+    return table
+
+
+def _learned(target: TargetModel, drafter: Drafter, options: Mapping[str, Any], cost: CostTable) -> Any:
+    """Return what is known of the drafter on the target; kept with the target, so that a later call begins with it."""
+    from specrs import _core
+
+    kept = target.__dict__.setdefault("_learned", {})
+    # Two draft models are two drafters, and so are two shapes of a cache.
+    key = (getattr(drafter, "learned_key", drafter.name), options["calibration"], str(options["temperatures"]))
+    if key not in kept:
+        kept[key] = _core.Learned(options["calibration"], options["temperatures"])
+        seconds = cost.step_seconds.get(drafter.name)
+        if seconds is not None:
+            kept[key].set_step_seconds(seconds)
+    return kept[key]

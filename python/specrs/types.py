@@ -28,6 +28,15 @@ class Confidence(Enum):
 
     COUNT_RATIO = "count-ratio"
     MAX_PROB = "max-prob"
+    #: The drafted token's own probability.
+    TOKEN_PROB = "token-prob"
+    #: A head whose input holds the drafted token.
+    HEAD = "head"
+
+    @property
+    def sees_token(self) -> bool:
+        """Whether it depends on the drafted token, and not on the law it is drawn from alone."""
+        return self is not Confidence.MAX_PROB
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from specrs.errors import (
     UnknownNameError,
     UnsupportedModelError,
 )
-from specrs.policies.fixed import FixedLength
+from specrs.policies.named import NamedPolicy
 
 FOREVER = {"eos_token_id": None}
 LETTERS = PieceTokenizer(["<s>", "</s>", *(chr(97 + i) for i in range(30))])
@@ -223,12 +223,10 @@ def test_policies_that_look_at_drawn_tokens_are_refused():
     from specrs.engine.engine import Engine
     from specrs.report.recorder import Recorder
 
-    class Peeking(FixedLength):
-        name = "peeking"
-        cuts_on_drawn_tokens = True
-
-    with pytest.raises(InvalidInputError, match=r"'peeking'.*'model'.*bias"):
-        Engine(TattleLM(), ModelDrafter(TattleLM(), 32), Peeking(3), Recorder())
+    options = {"max_tokens": 8, "alpha": 2.2, "convention": "floor", "shrinks": "once"}
+    peeking = NamedPolicy("libra_alpha", options, drawn=True, stepwise=True)
+    with pytest.raises(InvalidInputError, match=r"'libra_alpha'.*'model'.*bias"):
+        Engine(TattleLM(), ModelDrafter(TattleLM(), 32), peeking, Recorder())
 
 
 def test_seeds_of_other_kinds():

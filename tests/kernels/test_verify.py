@@ -361,7 +361,8 @@ def test_duplicate_siblings_end_the_draft(emulator):
     assert read(both) == ([[]], [3], [0])
 
 
-def test_round_coins_are_those_of_rust(emulator):
+@pytest.mark.parametrize("by_sibling", [False, True])
+def test_round_coins_are_those_of_rust(emulator, by_sibling):
     tree = DraftTree(
         torch.tensor([0, 5, 6, 8]),
         torch.zeros(5, dtype=torch.int64),
@@ -369,13 +370,14 @@ def test_round_coins_are_those_of_rust(emulator):
         4,
     )
     seeds, samples, positions = torch.tensor([7, -1, 2**40]), torch.tensor([0, 3, 1]), torch.tensor([10, 0, 99])
-    accept, emit = round_coins(seeds, samples, positions, tree)
+    accept, emit = round_coins(seeds, samples, positions, tree, by_sibling)
     expected = _core.round_coins(
         seeds.numpy().view(np.uint64),
         samples.numpy().astype(np.uint32),
         positions.numpy().astype(np.uint32),
         tree.row_ptr.numpy(),
         np.array([1, 1, 2, 3, 1], dtype=np.int32),
+        tree.parents.numpy() if by_sibling else None,
     )
     assert np.array_equal(accept.numpy(), expected[0])
     assert np.array_equal(emit.numpy(), expected[1])

@@ -27,11 +27,12 @@ def add_arguments(parser: Parser) -> None:
         "--methods",
         default="none,cache",
         help="comma-separated: none, cache, cache-tree, model, hybrid, and the peers transformers, "
-        "transformers-lookup, transformers-assisted",
+        "transformers-lookup, transformers-assisted; cache:NAME is cache with length policy NAME",
     )
     parser.add_argument("--prompts", default="benches/prompts", metavar="FOLDER", help="folder of prompt sets (JSONL)")
     parser.add_argument("--sets", metavar="NAMES", help="comma-separated names of sets; default: all in the folder")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each set")
+    parser.add_argument("--peer-limit", type=int, metavar="N", help="peers on the first N prompts of each set only")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: each prompt's own")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="turns through all methods per prompt")
     parser.add_argument("--json", metavar="PATH", help="write settings, environment, runs and summary to this file")
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInputError(f"no folder of prompt sets at {arguments.prompts!r}; name one with --prompts")
     sets = arguments.sets.split(",") if arguments.sets else sorted(path.stem for path in folder.glob("*.jsonl"))
     methods = [name.strip() for name in arguments.methods.split(",")]
-    from specrs.bench import bench, environment, read_prompts, summarise
+    from specrs.bench import against_peers, bench, environment, read_prompts, summarise
 
     prompts = read_prompts(folder, sets, arguments.limit)
     target, draft_model = shared.load_models(arguments)
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "command": "specrs " + " ".join(sys.argv[1:]),
                 "environment": environment(target),
                 "summary": summarise(runs),
+                "against_peers": against_peers(runs),
                 "runs": [asdict(one) for one in runs],
             }
             Path(arguments.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -71,10 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
         max_new_tokens=arguments.max_new_tokens,
         draft_tokens=arguments.draft_tokens,
         repeats=arguments.repeats,
+        peer_limit=arguments.peer_limit,
         progress=_show_progress,
         keep=keep,
     )
     print(_table(summarise(runs)))
+    if pairs := against_peers(runs):
+        print(_pairs(pairs))
     return 0
 
 
@@ -107,3 +112,12 @@ def _table(summary: list[dict[str, Any]]) -> str:
         for row in summary
     ]
     return render(header, rows, right=frozenset(header[2:]))
+
+
+def _pairs(rows: list[dict[str, Any]]) -> str:
+    header = ("set", "method", "over peer", "prompts", "decode", "whole")
+    cells = [
+        (row["set"], row["method"], row["peer"], str(row["prompts"]), f"{row['decode']:.2f}x", f"{row['whole']:.2f}x")
+        for row in rows
+    ]
+    return render(header, cells, right=frozenset(header[3:]))

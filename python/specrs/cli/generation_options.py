@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from specrs.cli.arguments import one_of
+from specrs.errors import InvalidInputError
 from specrs.methods import DRAFTERS
+from specrs.models.loading import BACKENDS
+from specrs.policies.registry import DEFAULT, POLICIES
 
 if TYPE_CHECKING:
     import argparse
@@ -18,12 +22,15 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "--model", default="smollm2-135m", metavar="NAME", help="embedded name, folder, .gguf file or hub name"
     )
+    parser.add_argument(
+        "--backend", default="transformers", type=one_of("backend", BACKENDS), help=f"{' or '.join(BACKENDS)}"
+    )
     parser.add_argument("--draft-model", metavar="NAME", help="a smaller model of the same vocabulary")
     parser.add_argument(
         "--dtype", type=one_of("dtype", ("float32", "bfloat16", "float16")), help="default: as the model was saved"
     )
     parser.add_argument("--device", help="as torch names it; default: cpu")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch; default: torch's own choice")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the model; default: the backend's choice")
     parser.add_argument("--no-accelerate", action="store_true", help="leave linear layers to torch on every processor")
 
 
@@ -31,6 +38,14 @@ def add_method(parser: Parser) -> None:
     """Add what names the method."""
     parser.add_argument("--drafter", default="cache", type=one_of("drafter", DRAFTERS), help=", ".join(DRAFTERS))
     add_draft_length(parser)
+    parser.add_argument(
+        "--policy", type=one_of("policy", POLICIES), metavar="NAME",
+        help=f"how much to draft and score: {', '.join(POLICIES)}; default: {DEFAULT}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy-option", action="append", default=[], metavar="NAME=VALUE", help="option of the policy; repeatable"
+    )
+    parser.add_argument("--cost-table", metavar="FILE", help="measured costs that `specrs profile --out` wrote")
     parser.add_argument("--draft-shape", default="chain", type=one_of("shape", ("chain", "tree")), help="chain or tree")
     parser.add_argument("--payoff", metavar="FILE", help="predictor from `specrs train payoff`, for drafter hybrid")
 
@@ -83,14 +98,21 @@ def load_models(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from specrs.models import progress
     from specrs.models.loading import load, require_hf
 
-    require_hf()
-    from transformers.utils import logging
+    options = {"dtype": arguments.dtype, "device": arguments.device, "backend": arguments.backend}
+    if arguments.backend == "transformers":
+        require_hf()
+        from transformers.utils import logging
 
-    logging.disable_progress_bar()  # our own line says what is being loaded
-    options = {"dtype": arguments.dtype, "device": arguments.device, "accelerate": not arguments.no_accelerate}
+        logging.disable_progress_bar()  # our own line says what is being loaded
+        options["accelerate"] = not arguments.no_accelerate
+    elif arguments.no_accelerate:
+        raise InvalidInputError(f"--no-accelerate is for backend 'transformers', got backend {arguments.backend!r}")
     with progress.terminal() as show:
         target = load(arguments.model, threads=arguments.threads, progress=show, **options)
-        drafting = load(arguments.draft_model, progress=show, **options) if arguments.draft_model else None
+        drafting = None
+        if arguments.draft_model:
+            threads = arguments.threads if arguments.backend != "transformers" else None  # torch's are process-wide
+            drafting = load(arguments.draft_model, threads=threads, progress=show, **options)
     return target, drafting
 
 
@@ -101,5 +123,27 @@ def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
         "draft_model": draft_model,
         "draft_tokens": arguments.draft_tokens,
         "draft_shape": arguments.draft_shape,
+        "policy": arguments.policy,
+        "policy_options": policy_options(arguments.policy_option),
+        "cost_table": arguments.cost_table,
         "payoff": arguments.payoff,
     }
+
+
+def policy_options(words: list[str]) -> dict[str, Any]:
+    """Return what ``--policy-option NAME=VALUE`` says: numbers, true and false as such, commas make lists."""
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidInputError(f"--policy-option must be NAME=VALUE, got {word!r}")
+        parts = [_value(part) for part in value.split(",")]
+        options[name.replace("-", "_")] = parts[0] if len(parts) == 1 else parts
+    return options
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word.lower())
+    except ValueError:
+        return word

@@ -9,11 +9,14 @@ import numpy as np
 from specrs import _core
 from specrs.errors import InvalidInputError
 from specrs.types import Confidence, Draft
-from specrs.verification.logits import as_rows
+from specrs.verification.logits import as_float32, as_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
+    from specrs.drafters.base import GoOn
     from specrs.engine.request import Request
     from specrs.models.base import TargetModel
     from specrs.types import FloatArray, TokenArray
@@ -23,12 +26,64 @@ if TYPE_CHECKING:
 NO_TOKEN = 2**32 - 1
 
 
+class LogitFacts:
+    """What a step's rows of logits say of the tokens drawn from them. See ``drafters.base.TokenFacts``."""
+
+    def __init__(
+        self,
+        requests: Sequence[int],
+        lengths: Sequence[int],
+        tokens: Sequence[int],
+        values: npt.NDArray[Any],
+        dtype: str,
+    ) -> None:
+        self.requests = requests
+        self.lengths = lengths
+        self.tokens = tokens
+        self._values, self._dtype = values, dtype
+        _, highest = _core.top_log_probs(values, dtype, np.arange(len(tokens)), 1)
+        self.confidence: list[float] = np.exp(highest[:, 0]).tolist()
+
+    def of(self, kept: Sequence[int], lengths: Sequence[int]) -> LogitFacts:
+        """Return the facts of some of the rows."""
+        facts = object.__new__(LogitFacts)
+        facts.requests = [self.requests[i] for i in kept]
+        facts.lengths = lengths
+        facts.tokens = [self.tokens[i] for i in kept]
+        everything = list(kept) == list(range(len(self.tokens)))
+        facts._values, facts._dtype = self._values if everything else self._values[list(kept)], self._dtype
+        facts.confidence = [self.confidence[i] for i in kept]
+        return facts
+
+    def entropy(self) -> list[float]:
+        """Return the entropy of each row in nats."""
+        rows = as_float32(self._values, self._dtype)
+        below = rows - rows.max(axis=1, keepdims=True)
+        weights = np.exp(below)
+        total = weights.sum(axis=1, dtype=np.float64)
+        # A masked id has weight 0 and no logarithm.
+        spread = np.where(weights > 0, weights * below, 0.0).sum(axis=1, dtype=np.float64)
+        found: list[float] = (np.log(total) - spread / total).tolist()
+        return found
+
+    def token_probs(self) -> list[float]:
+        """Return the probability of each token."""
+        rows = np.arange(len(self.tokens))
+        return np.exp(_core.log_probs(self._values, self._dtype, rows, np.array(self.tokens, np.uint32))).tolist()  # type: ignore[no-any-return]
+
+    def top_probs(self, count: int) -> list[list[float]]:
+        """Return the largest probabilities of each row."""
+        rows, most = np.arange(len(self.tokens)), min(count, self._values.shape[1])
+        _, highest = _core.top_log_probs(self._values, self._dtype, rows, most)
+        found: list[list[float]] = np.exp(highest).tolist()
+        return found
+
+
 class ModelDrafter:
     """Drafts with a smaller causal model.
 
     Each token is drawn from the drafter's own law at the request's temperature and truncation (argmax when greedy),
-    and that very law goes to the verifier. Drafting of a chain ends early after a token at whose position the model
-    was unsure.
+    and that very law goes to the verifier. After each token the length policy is asked whether the chain goes on.
 
     Parameters
     ----------
@@ -37,15 +92,16 @@ class ModelDrafter:
     target_vocab_size : int
         Ids that the target knows. A wider drafter never proposes the others.
     min_confidence : float
-        A chain ends after the first token whose position had a highest probability below this.
+        A chain ends after the first token whose position had a highest probability below this, whatever the policy.
     """
 
     name = "model"
+    asks_to_go_on = True
     # Whether to go on after a token is decided by the law it was drawn from, not by the token, and a chosen length is
     # never cut afterwards; so any sampled request is safe, and greedy ones are deterministic.
     tokens_are_drawn = True
 
-    def __init__(self, model: TargetModel, target_vocab_size: int, *, min_confidence: float = 0.4) -> None:
+    def __init__(self, model: TargetModel, target_vocab_size: int, *, min_confidence: float = 0.0) -> None:
         if not 0 <= min_confidence < 1:
             raise InvalidInputError(f"min_confidence must be in [0, 1), got {min_confidence}")
         self.model = model
@@ -64,7 +120,7 @@ class ModelDrafter:
         """Return how many committed tokens the model has not read: what the next draft begins with."""
         return len(request.tokens) - int(self._states[request.id].length)
 
-    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Draft:
+    def propose(self, requests: Sequence[Request], budgets: Sequence[int], go_on: GoOn | None = None) -> Draft:
         """Draw chains of at most ``budgets[b]`` tokens, all requests step by step together."""
         chains: list[list[int]] = [[] for _ in requests]
         laws: list[list[FloatArray]] = [[] for _ in requests]
@@ -74,17 +130,23 @@ class ModelDrafter:
         for b in going:
             self._catch_up(requests[b])
         while going:
-            still = []
-            for b, token, law, sure in self._next_tokens(requests, going, chains, drawing):
+            facts, drawn_from = self._next_tokens(requests, going, chains, drawing)
+            kept = []
+            for i, (b, token, sure) in enumerate(zip(going, facts.tokens, facts.confidence, strict=True)):
                 if token == NO_TOKEN:  # unusable logits: there is no law to draw from
                     continue
                 chains[b].append(token)
                 confidence[b].append(sure)
-                if law is not None:
-                    laws[b].append(law)
-                if len(chains[b]) < budgets[b] and sure >= self._min_confidence:
-                    still.append(b)
-            going = still
+                if drawn_from is not None:
+                    laws[b].append(drawn_from[i])
+                kept.append(i)
+            wanted = [facts.confidence[i] >= self._min_confidence for i in kept]
+            if go_on is not None and kept:
+                asked = go_on(facts.of(kept, [len(chains[going[i]]) for i in kept]))
+                wanted = [sure and more for sure, more in zip(wanted, asked, strict=True)]
+            going = [
+                b for i, more in zip(kept, wanted, strict=True) if more and len(chains[b := going[i]]) < budgets[b]
+            ]
         for request, chain in zip(requests, chains, strict=True):
             self._drawn[request.id] = chain
         rows = [law for chain in laws for law in chain]
@@ -109,8 +171,8 @@ class ModelDrafter:
 
     def _next_tokens(
         self, requests: Sequence[Request], going: Sequence[int], chains: Sequence[Sequence[int]], drawing: bool
-    ) -> list[tuple[int, int, FloatArray | None, float]]:
-        """Draw one token for each request in ``going``: (request, token, law or None, highest probability)."""
+    ) -> tuple[LogitFacts, FloatArray | None]:
+        """Draw one token for each request in ``going``; return what the rows say, and the laws drawn from."""
         states = [self._states[requests[b].id] for b in going]
         unread = [
             np.asarray(chains[b][-1:], np.uint32) if chains[b] else self._readable(requests[b].tokens[state.length :])
@@ -138,11 +200,7 @@ class ModelDrafter:
             coins,
             drawing,
         )
-        sure = logits.float().softmax(-1).amax(-1).tolist()
-        return [
-            (b, int(token), None if laws is None else laws[i], sure[i])
-            for i, (b, token) in enumerate(zip(going, tokens, strict=True))
-        ]
+        return LogitFacts(going, [], [int(token) for token in tokens], values, dtype), laws
 
     def commit(self, request: Request, kept: TokenArray) -> None:
         """Roll back to the committed text: drawn tokens that were kept stay, the others are forgotten."""
@@ -152,7 +210,8 @@ class ModelDrafter:
         same = 0
         while same < min(len(drawn), len(kept)) and drawn[same] == int(kept[same]):
             same += 1
-        state.truncate(min(state.length, before + same))
+        # The bonus token may be one that was drawn and cut: the anchor is read with the next draft all the same.
+        state.truncate(min(state.length, before + same, len(request.tokens) - 1))
         self._drawn[request.id] = []
 
     def finish(self, request: Request) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specrs import _core
-from specrs.engine import law, stopping
+from specrs.engine import law, stopping, verifier
 from specrs.engine.request import TokenLogprob
 from specrs.errors import InvalidInputError
 from specrs.policies.base import RoundSeconds
-from specrs.types import ANCHOR, Draft, Verdict
+from specrs.types import ANCHOR, Draft
 from specrs.verification.logits import as_rows
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
     from specrs.report.recorder import Recorder
-    from specrs.types import Scores
+    from specrs.types import Scores, Verdict
 
 #: Status of a verdict whose target row held no usable number.
 TARGET_UNUSABLE = 2
@@ -60,6 +60,8 @@ class Engine:
         Takes the timings.
     max_batch : int
         Requests that run at once; others wait.
+    disable_above_batch, disable_above_context : int, optional
+        No drafts while more requests run at once, or for a text of more tokens.
 
     Raises
     ------
@@ -68,7 +70,15 @@ class Engine:
     """
 
     def __init__(
-        self, target: TargetModel, drafter: Drafter, policy: LengthPolicy, recorder: Recorder, *, max_batch: int = 8
+        self,
+        target: TargetModel,
+        drafter: Drafter,
+        policy: LengthPolicy,
+        recorder: Recorder,
+        *,
+        max_batch: int = 8,
+        disable_above_batch: int | None = None,
+        disable_above_context: int | None = None,
     ) -> None:
         if policy.cuts_on_drawn_tokens and drafter.tokens_are_drawn:
             raise InvalidInputError(
@@ -82,6 +92,8 @@ class Engine:
         self.policy = policy
         self.recorder = recorder
         self.max_batch = max_batch
+        self.disable_above_batch = disable_above_batch
+        self.disable_above_context = disable_above_context
         self._warned_drafter_limit = False
 
     def run(self, requests: Sequence[Request]) -> Iterator[Step]:
@@ -96,11 +108,15 @@ class Engine:
                 yield from self.step(running)
                 for request in running:
                     if request.finish_reason is not None:
-                        self.drafter.finish(request)
+                        self._finish(request)
                 running = [request for request in running if request.finish_reason is None]
         finally:
             for request in running:
-                self.drafter.finish(request)
+                self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        self.drafter.finish(request)
+        self.policy.finish(request)
 
     def _admit(self, request: Request) -> None:
         """Let the drafter meet the request and read all but the last stretch of its prompt."""
@@ -127,7 +143,7 @@ class Engine:
         scores = self.target.score([r.state for r in requests], [r.pending for r in requests], readable)
         lap()
         processed = law.process(requests, readable, scores)
-        verdict = self._verify(requests, draft, scores, processed.logits)
+        verdict = verifier.verify(requests, draft, scores, processed.logits)
         lap()
         pending = [len(request.pending) for request in requests]
         steps = self._commit(requests, draft, scores, processed, verdict)
@@ -139,23 +155,28 @@ class Engine:
         return steps
 
     def _draft(self, requests: Sequence[Request]) -> Draft:
-        limits = [self._limit(request) for request in requests]
+        crowded = self.disable_above_batch is not None and len(requests) > self.disable_above_batch
+        limits = [0 if crowded else self._limit(request) for request in requests]
         if not any(limits):
             return Draft.empty(len(requests), self.drafter.name)
         budgets = self.policy.budgets(requests, limits)
         if not any(budgets):
             return Draft.empty(len(requests), self.drafter.name)
-        draft = self.drafter.propose(requests, budgets)
+        if getattr(self.drafter, "asks_to_go_on", False):
+            draft = self.drafter.propose(requests, budgets, self.policy.go_on(requests))  # type: ignore[call-arg]
+        else:
+            draft = self.drafter.propose(requests, budgets)
         if draft.batch_size != len(requests):
             raise InvalidInputError(
                 f"drafter {self.drafter.name!r} drafted for {draft.batch_size} requests, expected {len(requests)}"
             )
         # What a drafter brings beyond its budget could pass the model's context; a row is cut by its length alone.
-        return draft.within(budgets)
+        return _until_the_end(requests, draft.within(budgets))
 
     def _limit(self, request: Request) -> int:
         """Return how many more tokens a draft may bring: the bonus token needs no draft."""
-        if not request.speculate:
+        longest = self.disable_above_context
+        if not request.speculate or (longest is not None and len(request.tokens) > longest):
             return 0
         room = request.stop.max_new_tokens - request.generated - 1
         written = len(request.tokens)
@@ -172,33 +193,6 @@ class Engine:
                     stacklevel=2,
                 )
         return max(room, 0)
-
-    def _verify(self, requests: Sequence[Request], draft: Draft, scores: Scores, logits: object) -> Verdict:
-        values, dtype = as_rows(logits)
-        sampling = [request.sampling for request in requests]
-        accept_coins, emit_coins = _core.round_coins(
-            np.array([request.seed for request in requests], np.uint64),
-            np.array([request.sample for request in requests], np.uint32),
-            np.array([len(request.tokens) for request in requests], np.uint32),
-            scores.row_ptr,
-            draft.depths,
-        )
-        path_ptr, path, bonus, status = _core.verify(
-            values,
-            dtype,
-            scores.row_ptr,
-            draft.tokens,
-            draft.parents,
-            "greedy_or_fixed" if draft.draft_probs is None else "chain",
-            np.array([s.temperature for s in sampling], np.float32),
-            np.array([s.top_k for s in sampling], np.int32),
-            np.array([s.top_p for s in sampling], np.float32),
-            np.array([s.min_p for s in sampling], np.float32),
-            accept_coins,
-            emit_coins,
-            draft.draft_probs,
-        )
-        return Verdict(path_ptr, path, bonus, status)
 
     def _commit(
         self,
@@ -239,6 +233,24 @@ class Engine:
             request.statistics.record(len(draft.tokens[nodes]), accepted, accepted + missed, draft.source_of(b))
             steps.append(Step(request, tuple(tokens.tolist()), kept.pieces))
         return steps
+
+
+def _until_the_end(requests: Sequence[Request], draft: Draft) -> Draft:
+    """Cut what is drafted behind a token that ends the text: it can never be kept."""
+    ends = {token for request in requests for token in request.stop.ending_ids}
+    if not ends or not np.isin(draft.tokens, list(ends)).any():
+        return draft
+    kept = np.ones(len(draft.tokens), np.bool_)
+    for b, request in enumerate(requests):
+        own, nodes = set(request.stop.ending_ids), draft.nodes_of(b)
+        least = request.stop.min_new_tokens - request.generated
+        for node, parent in enumerate(draft.parents[nodes].tolist(), nodes.start):
+            above = nodes.start + parent
+            if parent == ANCHOR:
+                continue
+            ended = int(draft.tokens[above]) in own and int(draft.depths[above]) > least
+            kept[node] = kept[above] and not ended
+    return draft.keep_nodes(kept)
 
 
 def _logprobs(logits: object, rows: np.ndarray, tokens: np.ndarray, alternatives: int) -> list[TokenLogprob]:

@@ -45,13 +45,19 @@ def process(requests: Sequence[Request], draft: Draft, scores: Scores) -> Proces
     wanted = [b for b, request in enumerate(requests) if _needs_processing(request)]
     if not wanted:
         return ProcessedScores(scores.logits, {})
-    logits = scores.logits.float()
-    if logits is scores.logits:
-        logits = logits.clone()
+    logits = _float32_copy(scores.logits)
     row_states: dict[int, list[Any]] = {}
     for b in wanted:
         _process_request(requests[b], draft, b, int(scores.row_ptr[b]), logits, row_states)
     return ProcessedScores(logits, row_states)
+
+
+def _float32_copy(logits: Any) -> Any:
+    """Return the rows as float32 that may be written to: an array for an array, a tensor for a tensor."""
+    if isinstance(logits, np.ndarray):
+        return logits.astype(np.float32)
+    copy = logits.float()
+    return copy.clone() if copy is logits else copy
 
 
 def _needs_processing(request: Request) -> bool:
@@ -83,7 +89,7 @@ def _process_request(
             unreachable[offset] = unreachable[above] or bool(logits[first_row + above, path[-1]] == -np.inf)
             if unreachable[offset]:
                 continue
-        values: npt.NDArray[np.float32] = logits[row].numpy()
+        values: npt.NDArray[np.float32] = np.asarray(logits[row])  # a view of an array's or a CPU tensor's row
         _apply_builtin(request, path, values)
         if request.processors:
             parent_row = None if offset == 0 else first_row + parents[offset - 1] + 1
@@ -117,6 +123,8 @@ def _call_processors(request: Request, states: list[Any], path: list[int], logit
 
     history = np.concatenate([request.tokens, np.asarray(path, np.uint32)]).astype(np.int64)
     input_ids = torch.from_numpy(history)[None]
+    if isinstance(logits, np.ndarray):
+        logits = torch.from_numpy(logits)  # processors speak torch; the memory stays the array's
     scores = logits[row : row + 1]
     for processor in states:
         scores = processor(input_ids, scores)

@@ -6,11 +6,14 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specrs.errors import InvalidInputError, MissingExtraError, ModelNotFoundError
+from specrs.errors import InvalidInputError, MissingExtraError, ModelNotFoundError, UnknownNameError
 from specrs.models.progress import Progress, quiet
 
 if TYPE_CHECKING:
     from specrs.models.hf import TransformersTarget
+
+#: What can run a model.
+BACKENDS = ("transformers", "llama.cpp")
 
 
 def require_hf() -> None:
@@ -27,6 +30,7 @@ def require_hf() -> None:
 def load(
     model: Any,
     *,
+    backend: str = "transformers",
     tokenizer: Any = None,
     dtype: str | None = None,
     device: str | None = None,
@@ -34,7 +38,7 @@ def load(
     accelerate: bool = True,
     progress: Progress = quiet,
     **options: Any,
-) -> TransformersTarget:
+) -> Any:
     """Load a target model.
 
     Parameters
@@ -42,6 +46,9 @@ def load(
     model : str, Path, PreTrainedModel or TransformersTarget
         An embedded model's name (``specrs models`` lists them), a folder, a ``.gguf`` file, a hub name, or a model that
         is loaded already.
+    backend : {'transformers', 'llama.cpp'}
+        What runs the model. ``llama.cpp`` takes embedded names and ``.gguf`` files and keeps their weights as they are;
+        it needs ``llama-cpp-python``, and neither torch nor transformers.
     tokenizer : object, optional
         Default: the one that lies beside the model. A loaded model without one takes and gives bare ids.
     dtype : {'float32', 'bfloat16', 'float16'}, optional
@@ -49,17 +56,18 @@ def load(
     device : str, optional
         As torch names it. Default: the CPU.
     threads : int, optional
-        Calls ``torch.set_num_threads``, which is process-wide.
+        Calls ``torch.set_num_threads``, which is process-wide; the model's own with ``llama.cpp``.
     accelerate : bool
         On CPUs where torch scores several rows no cheaper than one by one, use our own linear kernels.
     progress : callable
         Told how far the fetching and converting of an embedded model is.
     **options
-        Passed on to ``AutoModelForCausalLM.from_pretrained``.
+        Passed on to ``AutoModelForCausalLM.from_pretrained``; for ``llama.cpp`` see
+        ``specrs.models.llama_cpp.OPTIONS``.
 
     Returns
     -------
-    TransformersTarget
+    TransformersTarget or LlamaCppTarget
 
     Raises
     ------
@@ -68,6 +76,14 @@ def load(
     UnsupportedModelError
         The model cannot be rolled back; see its message.
     """
+    if backend not in BACKENDS:
+        raise UnknownNameError.among("backend", backend, BACKENDS)
+    if backend == "llama.cpp":
+        from specrs.models.llama_cpp import load_llama_cpp
+
+        return load_llama_cpp(
+            model, tokenizer=tokenizer, dtype=dtype, device=device, threads=threads, progress=progress, **options
+        )
     require_hf()
     import torch
 

@@ -120,7 +120,12 @@ def _law(draft: DraftLaw) -> dict[str, Any]:
 
 
 def round_coins(
-    seeds: torch.Tensor, samples: torch.Tensor, positions: torch.Tensor, row_ptr: torch.Tensor, parents: torch.Tensor
+    seeds: torch.Tensor,
+    samples: torch.Tensor,
+    positions: torch.Tensor,
+    row_ptr: torch.Tensor,
+    parents: torch.Tensor,
+    by_sibling: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`specrs.ops.verify.round_coins`."""
     depths: list[int] = []
@@ -134,6 +139,7 @@ def round_coins(
         positions.to(torch.uint32).numpy(),
         row_ptr.numpy(),
         torch.tensor(depths, dtype=torch.int32).numpy(),
+        parents.to(torch.int32).numpy() if by_sibling else None,
     )
     return torch.from_numpy(accept), torch.from_numpy(emit)
 

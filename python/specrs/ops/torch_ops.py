@@ -52,7 +52,8 @@ SCHEMAS = [
     "lookup_cache(Tensor keys, Tensor queries) -> Tensor",
     "select_lengths(Tensor confidence, Tensor row_ptr, Tensor cost, float hysteresis=1.02) -> Tensor",
     "accept_unmasked(Tensor drafts, Tensor outcomes, Tensor depths, int mask, str rule='policy') -> Tensor",
-    "round_coins(Tensor seeds, Tensor samples, Tensor positions, Tensor row_ptr, Tensor parents) -> "
+    "round_coins(Tensor seeds, Tensor samples, Tensor positions, Tensor row_ptr, Tensor parents, "
+    "bool by_sibling=False) -> "
     "(Tensor accept, Tensor emit)",
     "tree_attention(Tensor query, Tensor keys, Tensor values, Tensor lengths, Tensor row_ptr, Tensor visibility, "
     "float? scale=None, Tensor? block_table=None, int splits=1, int? most_rows=None) -> (Tensor out, Tensor lse)",
@@ -251,21 +252,36 @@ def accept_unmasked_cpu(drafts: Tensor, outcomes: Tensor, depths: Tensor, mask: 
 
 
 def round_coins_cuda(
-    seeds: Tensor, samples: Tensor, positions: Tensor, row_ptr: Tensor, parents: Tensor
+    seeds: Tensor,
+    samples: Tensor,
+    positions: Tensor,
+    row_ptr: Tensor,
+    parents: Tensor,
+    by_sibling: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Run :func:`specrs.ops.verify.round_coins`."""
-    return verify.round_coins(seeds, samples, positions, DraftTree(row_ptr, parents, parents, 0))
+    return verify.round_coins(seeds, samples, positions, DraftTree(row_ptr, parents, parents, 0), by_sibling)
 
 
 def round_coins_cpu(
-    seeds: Tensor, samples: Tensor, positions: Tensor, row_ptr: Tensor, parents: Tensor
+    seeds: Tensor,
+    samples: Tensor,
+    positions: Tensor,
+    row_ptr: Tensor,
+    parents: Tensor,
+    by_sibling: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Draw the coins in Rust."""
-    return cpu.round_coins(seeds, samples, positions, row_ptr, parents)
+    return cpu.round_coins(seeds, samples, positions, row_ptr, parents, by_sibling)
 
 
 def round_coins_shape(
-    seeds: Tensor, samples: Tensor, positions: Tensor, row_ptr: Tensor, parents: Tensor
+    seeds: Tensor,
+    samples: Tensor,
+    positions: Tensor,
+    row_ptr: Tensor,
+    parents: Tensor,
+    by_sibling: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the tensors of the coins, without their values."""
     rows = row_ptr.shape[0] - 1 + parents.shape[0]

@@ -360,9 +360,12 @@ def verify_siblings(
 
 
 def round_coins(
-    seeds: torch.Tensor, samples: torch.Tensor, positions: torch.Tensor, tree: DraftTree
+    seeds: torch.Tensor, samples: torch.Tensor, positions: torch.Tensor, tree: DraftTree, by_sibling: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw the accept and emit coin of every row, keyed by (seed, sample, committed tokens + depth, purpose).
+
+    A row's accept coin decides about the row's child. :func:`verify_siblings` tries several children in turn and needs
+    ``by_sibling``: then a node's accept coin is its own, and the tries of siblings are independent.
 
     Parameters
     ----------
@@ -370,6 +373,8 @@ def round_coins(
         int64: the request's seed, which sample of it this is, and its committed tokens.
     tree : DraftTree
         The drafts.
+    by_sibling : bool
+        Give every node an accept coin of its own, keyed by its rank among its siblings.
     """
     import torch
 
@@ -378,6 +383,6 @@ def round_coins(
         check_tensor(name, tensor, torch.int64, (requests,))
     rows = tree.tokens.shape[0] + requests
     accept, emit = (_empty(seeds, (rows,), torch.float64) for _ in range(2))
-    keys: list[Argument] = [seeds, samples, positions, tree.row_ptr, tree.parents, requests, rows]
+    keys: list[Argument] = [seeds, samples, positions, tree.row_ptr, tree.parents, requests, rows, int(by_sibling)]
     launch("round_coins", (rows + 255) // 256, [*keys, accept, emit])
     return accept, emit

@@ -1,4 +1,4 @@
-"""What the engine asks of a length policy: how much to draft, and how much of the draft to score."""
+"""What the engine asks of a length policy: how much to draft, whether to go on, how much of the draft to score."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from specrs.drafters.base import GoOn
     from specrs.engine.request import Request
     from specrs.types import Draft, Verdict
 
@@ -30,12 +31,24 @@ class LengthPolicy(Protocol):
         """Return how many nodes to ask for, at most ``limits[b]`` each, from past rounds alone."""
         ...
 
+    def go_on(self, requests: Sequence[Request]) -> GoOn | None:
+        """Return what a drafter that writes token by token asks after each token; None leaves it to the drafter."""
+        ...
+
     def trim(self, requests: Sequence[Request], draft: Draft) -> Draft:
         """Return the part of the draft that is worth scoring."""
         ...
 
     def observe(self, requests: Sequence[Request], draft: Draft, verdict: Verdict, seconds: RoundSeconds) -> None:
-        """Learn from a finished round."""
+        """Learn from a finished round; ``draft`` is what was scored."""
+        ...
+
+    def finish(self, request: Request) -> None:
+        """Let go of a request, finished or aborted."""
+        ...
+
+    def message(self) -> str | None:
+        """Return what a reader of the report should know of the choices made, in one line."""
         ...
 
 

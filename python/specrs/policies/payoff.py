@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specrs._core import PayoffRouter
+    from specrs.drafters.base import GoOn
     from specrs.engine.request import Request
     from specrs.policies.base import RoundSeconds
     from specrs.types import Draft, Verdict
@@ -40,6 +41,10 @@ class Payoff:
         """Return ``max_nodes``, within the limits."""
         return [min(self._max_nodes, limit) for limit in limits]
 
+    def go_on(self, requests: Sequence[Request]) -> GoOn | None:
+        """Return None: the drafter knows how long its drafts are to be."""
+        return None
+
     def trim(self, requests: Sequence[Request], draft: Draft) -> Draft:
         """Return the draft as it is: the drafter has cut it."""
         return draft
@@ -47,3 +52,10 @@ class Payoff:
     def observe(self, requests: Sequence[Request], draft: Draft, verdict: Verdict, seconds: RoundSeconds) -> None:
         """Tell the router what the forward cost."""
         self._router.note_forward(draft.batch_size + len(draft.tokens), seconds.score)
+
+    def finish(self, request: Request) -> None:
+        """Forget nothing: what is kept of requests, the drafter keeps."""
+
+    def message(self) -> str | None:
+        """Return None: the report's counts by source tell what was chosen."""
+        return None

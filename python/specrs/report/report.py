@@ -84,7 +84,12 @@ class Report:
 
 
 def make_report(
-    requests: Sequence[Request], recorder: Recorder, *, method: str, plain_step_seconds: float | None
+    requests: Sequence[Request],
+    recorder: Recorder,
+    *,
+    method: str,
+    plain_step_seconds: float | None,
+    policy_message: str | None = None,
 ) -> Report:
     """Return the report over ``requests``: one of them, or all of a run pooled.
 
@@ -132,6 +137,8 @@ def make_report(
     warning = _slower_warning(report, recorder)
     if warning:
         report.warnings.append(warning)
+    if policy_message:
+        report.warnings.append(policy_message)
     return report
 
 

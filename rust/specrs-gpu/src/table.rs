@@ -57,7 +57,7 @@ pub const KERNELS: &[Kernel] = &[
     kernel("row_top_k_f32", 256, "PlipippPPfPP"),
     kernel("row_top_k_bf16", 256, "PlipippPPfPP"),
     kernel("row_top_k_f16", 256, "PlipippPPfPP"),
-    kernel("round_coins", 256, "PPPPpiiPP"),
+    kernel("round_coins", 256, "PPPPpiiiPP"),
     kernel("draw_rows_f32", 256, "PliPPiPP"),
     kernel("draw_rows_bf16", 256, "PliPPiPP"),
     kernel("draw_rows_f16", 256, "PliPPiPP"),

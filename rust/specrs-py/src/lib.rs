@@ -8,6 +8,7 @@ mod enter;
 mod gpu;
 mod linear;
 mod payoff;
+mod policy;
 mod store;
 mod tree;
 mod uniforms;
@@ -24,6 +25,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     verify::register(m)?;
     linear::register(m)?;
     payoff::register(m)?;
+    policy::register(m)?;
     store::register(m)?;
     tree::register(m)
 }

@@ -1,0 +1,459 @@
+//! `libra`: as many tokens as pay, by calibrated confidences and measured costs; the exact form of `LibraSpec`
+//! (Lin et al., arXiv:2608.08721), for chains, trees and batches.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::allocate::{allocate, survival};
+use super::base::{DraftFacts, LengthPolicy, Outcome, Round, Sight, Step};
+use super::calibration::{Calibration, Mode};
+use super::cost::CostTable;
+use super::length::{usable, worth_going_on};
+use crate::error::{Error, Result};
+
+/// Weight of the newest round in running means of times.
+const RECENT: f64 = 0.1;
+/// Weight of the newest round in the rate of the run.
+const RATE_RECENT: f64 = 0.05;
+/// Weight of the newest verdict in the outlook.
+const OUTLOOK_RECENT: f64 = 0.05;
+/// Bins of the last token's confidence in the outlook.
+const OUTLOOK_BINS: usize = 8;
+/// Tokens that the outlook reaches ahead.
+const HORIZON: usize = 8;
+/// Rounds without a draft after which a token-by-token drafter is tried again.
+const PROBE: u32 = 32;
+
+/// Locks what threads share; a panic elsewhere leaves numbers that are still numbers.
+pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a policy knows of a drafter on a target; shared by the engines that run the pair, and kept between runs.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    pub(super) calibration: Calibration,
+    pub(super) outlook: Outlook,
+    /// Seconds of one drafted token, of a whole draft, and of everything but drafting and scoring.
+    pub(super) step_seconds: f64,
+    pub(super) draft_seconds: f64,
+    pub(super) other_seconds: f64,
+    /// Running sums of committed tokens and seconds: their ratio is the rate of the run.
+    pub(super) tokens: f64,
+    pub(super) seconds: f64,
+    /// Rounds learned from.
+    pub(super) rounds: u64,
+    /// The length of a rule that adapts it from call to call.
+    pub(super) length: Option<usize>,
+}
+
+impl Learned {
+    /// Knows nothing yet.
+    pub fn new(calibration: Calibration) -> Self {
+        Self {
+            calibration,
+            outlook: Outlook::default(),
+            step_seconds: 0.0,
+            draft_seconds: 0.0,
+            other_seconds: 0.0,
+            tokens: 0.0,
+            seconds: 0.0,
+            rounds: 0,
+            length: None,
+        }
+    }
+
+    /// Tokens per second of the run so far.
+    pub fn rate(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.tokens / self.seconds)
+    }
+
+    /// Sets the seconds of one drafted token, where they were measured beforehand.
+    pub fn set_step_seconds(&mut self, seconds: f64) {
+        if seconds.is_finite() && seconds >= 0.0 {
+            self.step_seconds = seconds;
+        }
+    }
+
+    pub(super) fn observe(&mut self, round: &Round<'_>, outcome: &Outcome<'_>) {
+        let sane = [outcome.draft_seconds, outcome.score_seconds, outcome.other_seconds];
+        if sane.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+            let share = |rounds: u64| RECENT.max(1.0 / (rounds + 1) as f64);
+            if outcome.steps > 0 {
+                let share = share(self.rounds);
+                let per_step = outcome.draft_seconds / outcome.steps as f64;
+                // A measured cost is not thrown away by the first, cold round.
+                let share = if self.step_seconds > 0.0 { share.min(0.2) } else { share };
+                self.step_seconds += share * (per_step - self.step_seconds);
+                self.draft_seconds += share * (outcome.draft_seconds - self.draft_seconds);
+            }
+            self.other_seconds += share(self.rounds) * (outcome.other_seconds - self.other_seconds);
+            let tokens: usize = (0..round.batch()).map(|b| outcome.accepted_of(b) + 1).sum();
+            self.tokens += RATE_RECENT * (tokens as f64 - self.tokens);
+            self.seconds += RATE_RECENT * (sane.iter().sum::<f64>() - self.seconds);
+            self.rounds += 1;
+        }
+        let draft = &outcome.draft;
+        let (calibration, outlook) = (&mut self.calibration, &mut self.outlook);
+        outcome.judged(|b, node, depth| {
+            let accepted = outcome.accepted[node];
+            let parent = draft.parents[node];
+            let before = (parent >= 0 && !draft.confidence.is_empty())
+                .then(|| draft.confidence[draft.node_ptr[b] + parent as usize]);
+            outlook.observe(round.modes[b], depth, before, accepted);
+            if let Some(&stated) = draft.confidence.get(node) {
+                calibration.observe(round.modes[b], depth, stated, accepted);
+            }
+        });
+    }
+}
+
+/// What is expected of tokens that are not drafted yet.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// Acceptance of the first token, per kind of round.
+    first: [f64; Mode::COUNT],
+    /// Acceptance of a later token, by the confidence of the one before it.
+    next: [[f64; OUTLOOK_BINS]; Mode::COUNT],
+    /// Acceptance of a later token, whatever came before.
+    later: [f64; Mode::COUNT],
+}
+
+impl Default for Outlook {
+    fn default() -> Self {
+        let after = |bin: usize| 0.35 + 0.5 * (bin as f64 + 0.5) / OUTLOOK_BINS as f64;
+        Self { first: [0.7; Mode::COUNT], next: [std::array::from_fn(after); Mode::COUNT], later: [0.7; Mode::COUNT] }
+    }
+}
+
+impl Outlook {
+    fn bin(confidence: f32) -> usize {
+        ((usable(confidence) * OUTLOOK_BINS as f32) as usize).min(OUTLOOK_BINS - 1)
+    }
+
+    fn observe(&mut self, mode: Mode, depth: usize, before: Option<f32>, accepted: bool) {
+        let hit = f64::from(u8::from(accepted));
+        let learn = |mean: &mut f64| *mean += OUTLOOK_RECENT * (hit - *mean);
+        let mode = mode.index();
+        if depth == 1 {
+            learn(&mut self.first[mode]);
+        } else {
+            learn(&mut self.later[mode]);
+            if let Some(confidence) = before {
+                learn(&mut self.next[mode][Self::bin(confidence)]);
+            }
+        }
+    }
+
+    /// Acceptance expected of the `k`-th token from here (from 0); `last` is the confidence of the last one drafted.
+    pub(super) fn ahead(&self, mode: Mode, last: Option<f32>, k: usize) -> f32 {
+        let mode = mode.index();
+        let value = match (k, last) {
+            (0, None) => self.first[mode],
+            (0, Some(confidence)) => self.next[mode][Self::bin(confidence)],
+            _ => self.later[mode],
+        };
+        value as f32
+    }
+}
+
+/// What a second is worth while a draft is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Price {
+    /// The round's own tokens per second: the largest E(L)/C(L).
+    Round,
+    /// Tokens per second of the run so far: what the seconds would bring in other rounds.
+    Run,
+}
+
+/// What [`Libra`] is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct LibraOptions {
+    /// Longest draft to ask for.
+    pub max_tokens: usize,
+    /// Share by which a draft must beat none.
+    pub hysteresis: f64,
+    /// A round in so many scores a few nodes more, to learn what they are worth; 0 for never.
+    pub probe_every: u64,
+    /// What a second is worth.
+    pub price: Price,
+    /// The drafter takes time per token and asks before each.
+    pub stepwise: bool,
+    /// Treat every draft as drawn: decide on each token by what is known before it.
+    pub causal: bool,
+}
+
+impl LibraOptions {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// If the hysteresis is not a share in [0, 1).
+    pub fn checked(self) -> Result<Self> {
+        if !(0.0..1.0).contains(&self.hysteresis) {
+            return Err(Error::invalid(format!("hysteresis must be in [0, 1), got {}", self.hysteresis)));
+        }
+        Ok(self)
+    }
+}
+
+/// The policy; see the module.
+#[derive(Debug)]
+pub struct Libra {
+    options: LibraOptions,
+    cost: Arc<Mutex<CostTable>>,
+    learned: Arc<Mutex<Learned>>,
+    /// Chains of the round in the making: survival, expected tokens, length.
+    chains: Vec<(f64, f64, usize)>,
+    resting: u32,
+    survival: Vec<f32>,
+    depths: Vec<u32>,
+    seconds: Vec<f64>,
+    open: Vec<bool>,
+}
+
+impl Libra {
+    /// A policy over measured costs and what is known of the drafter.
+    ///
+    /// # Errors
+    /// As [`LibraOptions::checked`].
+    pub fn new(options: LibraOptions, cost: Arc<Mutex<CostTable>>, learned: Arc<Mutex<Learned>>) -> Result<Self> {
+        Ok(Self {
+            options: options.checked()?,
+            cost,
+            learned,
+            chains: Vec::new(),
+            resting: 0,
+            survival: Vec::new(),
+            depths: Vec::new(),
+            seconds: Vec::new(),
+            open: Vec::new(),
+        })
+    }
+
+    fn price(&self, learned: &Learned) -> Option<f64> {
+        match self.options.price {
+            Price::Round => None,
+            Price::Run => learned.rate(),
+        }
+    }
+
+    fn is_causal(&self, round: &Round<'_>, b: usize) -> bool {
+        self.options.causal || round.drawn[b]
+    }
+
+    /// Whether request `b`, whose chain so far has `survival`, should go on; all of `going` requests would.
+    #[allow(clippy::too_many_arguments, reason = "one decision's facts, used in two places")]
+    fn goes_on(
+        &self,
+        round: &Round<'_>,
+        learned: &Learned,
+        b: usize,
+        survival: f64,
+        last: Option<f32>,
+        rows: usize,
+        steps: usize,
+        going: usize,
+        room: usize,
+    ) -> bool {
+        let table = lock(&self.cost);
+        let now = table.seconds(round.batch(), round.context, rows);
+        let total: f64 = self.chains.iter().map(|chain| chain.1).sum();
+        let seconds = learned.other_seconds + steps as f64 * learned.step_seconds + now;
+        let price = self.price(learned).unwrap_or(total / seconds);
+        let share = going as f64;
+        worth_going_on(
+            total,
+            seconds,
+            survival,
+            Some(price * if steps == 0 { 1.0 + self.options.hysteresis } else { 1.0 }),
+            HORIZON.min(room),
+            |k| learned.outlook.ahead(round.modes[b], last, k),
+            |k| {
+                let more = table.seconds(round.batch(), round.context, rows + going * (k + 1)) - now;
+                ((k + 1) as f64 * learned.step_seconds + more) / share
+            },
+        )
+    }
+
+    /// The length of a drawn chain: each token by what is known before it is drawn.
+    fn causal_length(
+        &self,
+        round: &Round<'_>,
+        draft: &DraftFacts<'_>,
+        b: usize,
+        learned: &Learned,
+        rows: usize,
+    ) -> usize {
+        let table = lock(&self.cost);
+        let nodes = draft.nodes(b);
+        let stated = &draft.confidence[nodes];
+        let mode = round.modes[b];
+        let sunk = learned.other_seconds + if self.options.stepwise { 0.0 } else { learned.draft_seconds };
+        let (mut survival, mut expected) = (1.0, round.batch() as f64);
+        for length in 0..stated.len() {
+            // The law of the token in question is known; a confidence that depends on the token itself is not.
+            let known = (!draft.sees_token).then(|| learned.calibration.rate(mode, length + 1, stated[length]));
+            let before = length.checked_sub(1).map(|at| stated[at]);
+            let now = table.seconds(round.batch(), round.context, rows + length);
+            let goes_on = worth_going_on(
+                expected,
+                sunk + now,
+                survival,
+                self.price(learned),
+                HORIZON.min(stated.len() - length),
+                |k| match (k, known) {
+                    (0, Some(rate)) => rate,
+                    (_, Some(_)) => learned.outlook.ahead(mode, Some(stated[length]), k - 1),
+                    (_, None) => learned.outlook.ahead(mode, before, k),
+                },
+                |k| table.seconds(round.batch(), round.context, rows + length + k + 1) - now,
+            );
+            if !goes_on {
+                return length;
+            }
+            let rate = match known {
+                Some(rate) => rate,
+                None => learned.outlook.ahead(mode, before, 0),
+            };
+            survival *= f64::from(usable(rate));
+            expected += survival;
+        }
+        stated.len()
+    }
+}
+
+impl LengthPolicy for Libra {
+    fn sight(&self) -> Sight {
+        Sight::OwnLaw
+    }
+
+    fn budgets(&mut self, round: &Round<'_>, limits: &[usize], out: &mut [usize]) {
+        for (asked, &limit) in out.iter_mut().zip(limits) {
+            *asked = limit.min(self.options.max_tokens);
+        }
+        self.chains.clear();
+        self.chains.resize(round.batch(), (1.0, 1.0, 0));
+        if !self.options.stepwise {
+            return;
+        }
+        let shared = Arc::clone(&self.learned);
+        let learned = lock(&shared);
+        let going = out.iter().filter(|&&asked| asked > 0).count();
+        if going == 0 {
+            return;
+        }
+        let before = out.iter().copied().max().unwrap_or(0);
+        for b in 0..round.batch() {
+            let room = out[b];
+            if room > 0 && !self.goes_on(round, &learned, b, 1.0, None, round.batch(), 0, going, room) {
+                out[b] = 0;
+            }
+        }
+        if out.iter().all(|&asked| asked == 0) {
+            self.resting += 1;
+            if self.resting.is_multiple_of(PROBE) {
+                // What a draft is worth may have changed; a short one tells.
+                for (asked, &limit) in out.iter_mut().zip(limits) {
+                    *asked = limit.min(before).min(2);
+                }
+            }
+        } else {
+            self.resting = 0;
+        }
+    }
+
+    fn decides_stepwise(&self) -> bool {
+        self.options.stepwise
+    }
+
+    fn more(&mut self, round: &Round<'_>, steps: &[Step], wanted: &mut [bool]) {
+        let shared = Arc::clone(&self.learned);
+        let learned = lock(&shared);
+        for step in steps {
+            let chain = &mut self.chains[step.request];
+            let rate = learned.calibration.rate(round.modes[step.request], step.length, step.confidence);
+            chain.0 *= f64::from(rate);
+            chain.1 += chain.0;
+            chain.2 = step.length;
+        }
+        let rows = round.batch() + self.chains.iter().map(|chain| chain.2).sum::<usize>();
+        let drafted = self.chains.iter().map(|chain| chain.2).max().unwrap_or(0);
+        let room = self.options.max_tokens.saturating_sub(drafted);
+        for (step, wanted) in steps.iter().zip(wanted) {
+            let survival = self.chains[step.request].0;
+            let last = Some(step.confidence);
+            *wanted =
+                self.goes_on(round, &learned, step.request, survival, last, rows, drafted, steps.len(), room.max(1));
+        }
+    }
+
+    fn trim(&mut self, round: &Round<'_>, draft: &DraftFacts<'_>, kept: &mut [bool]) {
+        if draft.confidence.len() != draft.parents.len() || kept.is_empty() {
+            return;
+        }
+        let shared = Arc::clone(&self.learned);
+        let learned = lock(&shared);
+        let (mut all, mut depths) = (std::mem::take(&mut self.survival), std::mem::take(&mut self.depths));
+        let rate = |b: usize, node: usize, depth: usize| {
+            learned.calibration.rate(round.modes[b], depth, draft.confidence[node])
+        };
+        survival(draft.parents, draft.node_ptr, rate, &mut all, &mut depths);
+        kept.fill(false);
+        self.open.clear();
+        self.open.resize(kept.len(), true);
+        let mut fixed = 0;
+        let mut expected = round.batch() as f64;
+        for b in 0..round.batch() {
+            if !self.is_causal(round, b) {
+                continue;
+            }
+            let nodes = draft.nodes(b);
+            self.open[nodes.clone()].fill(false);
+            // Siblings drawn without replacement are verified together: their tree stays whole.
+            let length = if draft.is_chain(b) {
+                self.causal_length(round, draft, b, &learned, round.batch() + fixed)
+            } else {
+                nodes.len()
+            };
+            kept[nodes.start..nodes.start + length].fill(true);
+            expected += all[nodes.start..nodes.start + length].iter().map(|&s| f64::from(s)).sum::<f64>();
+            fixed += length;
+        }
+        let open = self.open.iter().filter(|&&open| open).count();
+        if open > 0 {
+            self.seconds.clear();
+            self.seconds.resize(open + 1, 0.0);
+            lock(&self.cost).fill(round.batch(), round.context, round.batch() + fixed, &mut self.seconds);
+            let sunk = learned.other_seconds + learned.draft_seconds;
+            for seconds in &mut self.seconds {
+                *seconds += sunk;
+            }
+            let price = self.price(&learned);
+            allocate(&all, &self.open, kept, expected, &self.seconds, price, self.options.hysteresis);
+            if self.options.probe_every > 0 && learned.rounds % self.options.probe_every == self.options.probe_every - 1
+            {
+                probe(draft, &self.open, kept);
+            }
+        }
+        (self.survival, self.depths) = (all, depths);
+    }
+
+    fn observe(&mut self, round: &Round<'_>, outcome: &Outcome<'_>) {
+        let rows = round.batch() + outcome.draft.parents.len();
+        lock(&self.cost).observe(round.batch(), round.context, rows, outcome.score_seconds);
+        lock(&self.learned).observe(round, outcome);
+    }
+}
+
+/// Keeps one more node of each open request, the first that was cut below what is kept.
+fn probe(draft: &DraftFacts<'_>, open: &[bool], kept: &mut [bool]) {
+    for b in 0..draft.node_ptr.len() - 1 {
+        let first = draft.node_ptr[b];
+        let cut = draft.nodes(b).find(|&node| {
+            let parent = draft.parents[node];
+            open[node] && !kept[node] && (parent < 0 || kept[first + parent as usize])
+        });
+        if let Some(node) = cut {
+            kept[node] = true;
+        }
+    }
+}
