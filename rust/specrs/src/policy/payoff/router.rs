@@ -254,6 +254,18 @@ impl PayoffRouter {
         Ok(choice)
     }
 
+    /// Chooses by the drafts and costs alone, for a caller that keeps its own record of requests: no predictor, nothing
+    /// learned.
+    ///
+    /// # Errors
+    /// If the arrays of a draft do not fit together.
+    pub fn weigh(&self, round: &Round<'_>) -> Result<Choice> {
+        for offer in [&round.chain, &round.tree] {
+            check(offer)?;
+        }
+        Ok(self.choose(round, self.model.rate(self.options.acceptance), 0, None))
+    }
+
     fn choose(&self, round: &Round<'_>, acceptance: f64, written: usize, predicted: Option<f32>) -> Choice {
         let plain_seconds = self.cost(round, 0);
         let plain = Arm { choice: Choice::Plain, tokens: 1.0, rate: 1.0 / plain_seconds };
