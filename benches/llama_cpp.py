@@ -2,8 +2,9 @@
 
 Protocol. One GGUF file, one number of threads, greedy. Every prompt goes through every method in turn; the order is
 turned around from prompt to prompt. A method's speed is its tokens after the first step over the time after the first
-step, so reading the prompt counts for nobody. ``over_plain`` is the ratio to llama-cpp-python's own plain decoding on
-the same prompt, ``over_loop`` to plain decoding in our loop; per set the geometric mean over prompts.
+step, so reading the prompt counts for nobody; each of the two loops reads it once and keeps its cells. ``over_plain``
+is the ratio to llama-cpp-python's own plain decoding on the same prompt, ``over_loop`` to plain decoding in our loop;
+per set the geometric mean over prompts.
 
 The methods are
 
@@ -13,6 +14,9 @@ The methods are
     none                our loop without drafts
     cache, cache-tree   our loop, cache drafting, length by measured cost
     model               our loop, a draft model (``--draft-model``)
+
+``--busy`` is for machines with other work: one thread, and every clock (the library's too) is the process's own
+processor clock, which stands still while others run; caches and memory stay shared.
 
 A text that differs from our plain one is explained (near-tie or fault) as ``specrs compare`` does.
 
@@ -85,11 +89,16 @@ class Own:
             "llama.cpp-hook": self.hook,
         }
 
+    def read(self, ids: list[int]) -> None:
+        """Read a prompt; every method goes on from its cells."""
+        self._llama._logits_all = False
+        self._llama.reset()
+        self._llama.eval(ids)
+
     def run(self, prompt: Prompt, method: str, ids: list[int], limit: int, ends: tuple[int, ...]) -> tuple[Run, list]:
         llama = self._llama
         llama.draft_model = self._drafters[method]
         llama._logits_all = llama.draft_model is not None
-        llama.reset()
         drafted, accepted = self.hook.drafted, self.hook.accepted
         out: list[int] = []
         start = time.perf_counter()
@@ -173,7 +182,10 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="leave out this many first prompts of each set")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-repack", action="store_true", help="our target only: weights as the file has them")
+    parser.add_argument("--flash-attention", action="store_true", help="our target only")
     parser.add_argument("--context", type=int, default=3072, help="of llama-cpp-python's own loop")
+    parser.add_argument("--busy", action="store_true", help="one thread, timed by its own processor clock")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no prompt after so long")
     parser.add_argument("--json", metavar="PATH")
     arguments = parser.parse_args()
@@ -182,8 +194,18 @@ def main() -> None:
     methods = list(dict.fromkeys(["none", *arguments.methods.split(",")]))
     if unknown := [m for m in methods if m not in OWN + OURS]:
         parser.error(f"unknown methods {unknown}; known: {', '.join(OWN + OURS)}")
-    began = time.perf_counter()
-    target = specrs.load(arguments.model, backend="llama.cpp", threads=arguments.threads)
+    # This file has the name of the library that it measures, and a script's own folder comes first on the path.
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    began, wall = time.perf_counter(), time.perf_counter
+    if arguments.busy:
+        arguments.threads, time.perf_counter = 1, time.process_time
+    target = specrs.load(
+        arguments.model,
+        backend="llama.cpp",
+        threads=arguments.threads,
+        repack=not arguments.no_repack,
+        flash_attention=arguments.flash_attention,
+    )
     drafting = None
     if arguments.draft_model:
         drafting = specrs.load(arguments.draft_model, backend="llama.cpp", threads=arguments.threads)
@@ -191,19 +213,21 @@ def main() -> None:
     if any(m in OWN for m in methods):
         own = Own(target.path, arguments.threads, arguments.context)
     table = target.cost_table.to_dict()
-    print("rows ms ", *(f"{r:.0f}:{1e3 * s:.0f}" for r, s in zip(table["rows"], table["seconds"], strict=True)))
+    print("rows ms ", *(f"{r:.0f}:{1e3 * s:.0f}" for r, s in enumerate(table["cells"][0]["seconds"], start=1)))
     sets = [read_prompts(Path(arguments.prompts), [name], None) for name in arguments.sets.split(",")]
     wanted = [p[arguments.skip : arguments.skip + arguments.limit] for p in sets]
     runs: list[Run] = []
     # Set by set in turn, so that a run that is cut short has something of each.
     for turn, prompt in enumerate(p for row in zip(*wanted, strict=False) for p in row):
-        if time.perf_counter() - began > arguments.seconds:
+        if wall() - began > arguments.seconds:
             break
         ids = encode_prompts(target, prompt.messages)[0]
         limit = min(arguments.max_new_tokens, prompt.max_new_tokens)
         session = Session(target)  # the prompt is read once; every method goes on from its cells
         texts: dict[str, list[int]] = {}
         found: list[Run] = []
+        if own is not None:
+            own.read(ids.tolist())
         order = methods if turn % 2 == 0 else [methods[0], *reversed(methods[1:])]
         for method in order:
             if method in OWN:

@@ -268,9 +268,24 @@ def record(arguments) -> None:
     target = specrs.load(arguments.model)
     sets = sorted(path.stem for path in (HERE / "prompts").glob("*.jsonl"))
     prompts = read_prompts(HERE / "prompts", sets, arguments.limit)
-    texts = []
     drafting = specrs.load(arguments.draft_model) if arguments.draft_model else None
-    for prompt in prompts:
+    # Costs first: a recording that is broken off keeps the texts that it has.
+    table = CostTable.profile(target, batches=(1,), contexts=(arguments.context,), rows=range(1, 42), repeats=3)
+    costs = {"seconds": [round(table.seconds(m), 6) for m in range(1, 42)]}
+    if drafting is not None:
+        from specrs.cli.profile import step_seconds
+
+        costs["step_seconds"] = round(step_seconds(drafting, arguments.context), 6)
+    trace = {
+        "model": target.name,
+        "drafter": "cache" if drafting is None else "model",
+        "draft_model": None if drafting is None else drafting.name,
+        "command": "python benches/policies.py " + " ".join(sys.argv[1:]),
+        "fingerprint": table.fingerprint,
+        "costs": costs,
+        "texts": [],
+    }
+    for prompt in [] if arguments.costs_only else prompts:
         ids = encode_prompts(target, prompt.messages)[0]
         if len(ids) > arguments.longest_prompt:
             continue
@@ -279,30 +294,11 @@ def record(arguments) -> None:
             drafts = _cache_drafts(CacheDrafter(target.vocab_size), ids, made.ids)
         else:
             drafts = _model_drafts(drafting, ids, made.ids)
-        texts.append({"id": prompt.id, "set": prompt.set, "drafts": drafts})
-        print(
-            f"{prompt.id}: {len(made.ids)} tokens, mean accepted {np.mean([d[2] for d in drafts]):.2f}", file=sys.stderr
-        )
-    table = CostTable.profile(target, batches=(1,), contexts=(arguments.context,), rows=range(1, 42), repeats=3)
-    costs = {"seconds": [round(table.seconds(m), 6) for m in range(1, 42)]}
-    if drafting is not None:
-        from specrs.cli.profile import step_seconds
-
-        costs["step_seconds"] = round(step_seconds(drafting, arguments.context), 6)
-    Path(arguments.out).write_text(
-        json.dumps(
-            {
-                "model": target.name,
-                "drafter": "cache" if drafting is None else "model",
-                "draft_model": None if drafting is None else drafting.name,
-                "command": "python benches/policies.py " + " ".join(sys.argv[1:]),
-                "fingerprint": table.fingerprint,
-                "costs": costs,
-                "texts": texts,
-            }
-        ),
-        encoding="utf-8",
-    )
+        trace["texts"].append({"id": prompt.id, "set": prompt.set, "drafts": drafts})
+        accepted = np.mean([d[2] for d in drafts])
+        print(f"{prompt.id}: {len(made.ids)} tokens, mean accepted {accepted:.2f}", file=sys.stderr)
+        Path(arguments.out).write_text(json.dumps(trace), encoding="utf-8")
+    Path(arguments.out).write_text(json.dumps(trace), encoding="utf-8")
 
 
 def _matches(drafted, text) -> int:
@@ -365,6 +361,7 @@ def main() -> None:
     recording.add_argument("--tokens", type=int, default=96)
     recording.add_argument("--context", type=int, default=256, help="tokens of text while costs are measured")
     recording.add_argument("--longest-prompt", type=int, default=1500)
+    recording.add_argument("--costs-only", action="store_true", help="measure, and record no text")
     arguments = parser.parse_args()
     if _core.BUILD_PROFILE != "release":
         raise SystemExit(f"needs a release build of the extension, this one is {_core.BUILD_PROFILE}")

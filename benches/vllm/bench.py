@@ -60,13 +60,22 @@ def child(arguments):
     drafters = ("plain",) if arguments.child == "plain" else arguments.drafters
     speculative = None if arguments.child == "plain" else engines.custom("engines.Switch", arguments.draft_tokens)
     llm = engines.engine(
-        arguments.model, speculative=speculative, rows=arguments.concurrent, max_length=arguments.max_length
+        arguments.model,
+        speculative=speculative,
+        rows=arguments.concurrent,
+        max_length=arguments.max_length,
+        dtype=arguments.dtype,
     )
     tokenizer = llm.get_tokenizer()
     switch = engines.Switch.current
     last = None
     with Path(arguments.out).open("w", encoding="utf-8") as out:
+        longest = 0.0
         for concurrency, name, rows in groups(arguments):
+            began = time.monotonic()
+            if arguments.until and time.time() + 1.2 * longest > arguments.until:
+                print(f"no time left for {concurrency} {name}", file=sys.stderr)
+                break
             prompts = [
                 {
                     "prompt_token_ids": list(
@@ -106,6 +115,7 @@ def child(arguments):
                     file=sys.stderr,
                     flush=True,
                 )
+            longest = max(longest, time.monotonic() - began)
         if switch and "specrs" in switch.made:
             switch.made["specrs"].close()
 
@@ -185,17 +195,24 @@ def main():
     parser.add_argument("--draft-tokens", type=int, default=16, help="most tokens of a draft (suffix, specrs)")
     parser.add_argument("--ngram-tokens", type=int, default=8, help="most tokens of a draft (ngram)")
     parser.add_argument("--drafters", type=lambda t: t.split(","), default=list(DRAFTERS))
+    parser.add_argument("--dtype", default="bfloat16", help="of the weights")
+    parser.add_argument(
+        "--budget", type=float, help="seconds for all: no measurement begins that would not end in time"
+    )
     parser.add_argument("--max-length", type=int, default=4096)
     parser.add_argument("--json", help="write everything here")
     parser.add_argument("--child", choices=("plain", "switch"), help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         return child(arguments)
-    runs = []
+    runs, start = [], time.time()
     for kind in ("plain", "switch"):
         out = Path(arguments.json or "vllm-bench.json").with_suffix(f".{kind}.jsonl")
         command = [sys.executable, __file__, *sys.argv[1:], "--child", kind, "--out", str(out)]
+        if arguments.budget:  # the plain process measures one drafter, the other all
+            command += ["--until", str(start + arguments.budget * (0.42 if kind == "plain" else 1))]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),

@@ -51,6 +51,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hf":  # a module that needs torch and transformers: not among what `*` imports
+        return importlib.import_module("specrs.hf")
     if name not in _LAZY:
         raise AttributeError(f"module 'specrs' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)
@@ -59,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted(set(globals()) | set(__all__) | {"hf"})

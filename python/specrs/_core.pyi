@@ -917,3 +917,230 @@ def unsafe_launch_ptr(
     Every address among ``values`` must be memory of ``device`` that holds what the kernel's header describes, and must
     stay alive until the stream has passed the launch.
     """
+
+def outcome_probs(acceptance: float, lookahead: int) -> list[float]:
+    """Return P(k drafts accepted) for k = 0..lookahead when each is accepted with probability ``acceptance``."""
+
+def geometric_fan_out(acceptance: float, rho: float, lookahead: int, budget: int) -> list[float]:
+    """Return the real fan-out per number of accepted drafts that hits most often (arXiv:2603.03251, theorem 12)."""
+
+def allocate_fan_out(
+    weights: list[float], rho: float, budget: int, most: int = 4294967295, scale: float = 1.0
+) -> list[int]:
+    """Return the best whole fan-out: maximises sum of weights[k] * v(F_k), v(0) = 0, v(F) = 1 - scale * F ** -rho.
+
+    At the paper's scale of 1, under which a single guess never hits, v(F) = 2 - F ** -rho.
+
+    Parameters
+    ----------
+    weights : list of K + 1 floats
+        P(k drafts accepted).
+    rho : float
+        Exponent of the power law of misses.
+    budget : int
+        Guesses in all; fewer where weights are 0.
+    most : int
+        Guesses per slot.
+    scale : float
+        Miss rate of a single guess.
+    """
+
+def fit_power_law(
+    fan_outs: list[float], rates: list[float], weights: list[float], through_one: bool = False
+) -> tuple[float, float]:
+    """Fit miss rates by ``scale * F ** -rho``; ``through_one`` keeps scale at 1. Returns (scale, rho)."""
+
+def fork_ids(
+    logits: npt.NDArray[np.float32], exclude: npt.NDArray[np.int64], counts: list[int]
+) -> tuple[npt.NDArray[np.uint32], list[int]]:
+    """Return the best bonus tokens of each row, the smaller id first among equals.
+
+    Parameters
+    ----------
+    logits : array of float32, shape (R, V)
+        Contiguous; one row per number of accepted drafts.
+    exclude : array of int64, shape (R,)
+        The draft token that a rejection at the row rules out, or -1.
+    counts : list of R ints
+        Most ids of each row.
+
+    Returns
+    -------
+    ids : array of uint32
+    row_ptr : list of R + 1 ints
+    """
+
+def saguaro(laws: npt.NDArray[np.float32], favoured: int, weight: float) -> npt.NDArray[np.float32]:
+    """Return laws, shape (R, V), whose ``favoured`` most probable ids are weighed by ``weight`` and renormalised."""
+
+@final
+class RankMisses:
+    """How often an outcome is missed, by fan-out, from the ranks at which outcomes were guessed.
+
+    Parameters
+    ----------
+    scale, rho : float
+        Prior law, worth a handful of outcomes.
+    """
+
+    def __new__(cls, scale: float = 1.0, rho: float = 1.0) -> RankMisses: ...
+    def observe(self, rank: int | None, fan_out: int) -> None:
+        """Learn the rank, from 1, of an outcome among ``fan_out`` guesses; None if it was not there."""
+
+    def rate(self, fan_out: int) -> tuple[float, float]:
+        """Return the miss rate at a fan-out and the weight behind it."""
+
+    def law(self) -> tuple[float, float]:
+        """Return (scale, rho) of the fitted power law."""
+
+@final
+class SpeculationCache:
+    """Drafts by outcome (request, accepted drafts, bonus token), good for one generation.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Memory bound; what would pass it is refused.
+    """
+
+    def __new__(cls, max_bytes: int = 1073741824) -> SpeculationCache: ...
+    def insert(
+        self,
+        generation: int,
+        request: int,
+        accepted: int,
+        bonus: int,
+        tokens: npt.NDArray[np.uint32],
+        confidence: npt.NDArray[np.float32],
+        draft_probs: npt.NDArray[np.float32] | None = None,
+    ) -> bool:
+        """Keep a draft: tokens of shape (n,), confidence (n,) or (0,), draft_probs (n, V). False: no room for it."""
+
+    def take(
+        self, generation: int, request: int, accepted: int, bonus: int
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32] | None, npt.NDArray[np.float32]] | None:
+        """Return (tokens, draft_probs, confidence) of an outcome or None, and drop all guesses for the request."""
+
+    def forget(self, request: int) -> int:
+        """Drop all guesses for a request; returns how many."""
+
+    def clear(self) -> None:
+        """Drop everything."""
+
+    def memory_bytes(self) -> int:
+        """Return the bytes held."""
+
+    def counts(self) -> dict[str, int]:
+        """Return hits, misses, stale (guessed for another generation) and refused so far."""
+
+    def __len__(self) -> int: ...
+
+@final
+class FallbackChooser:
+    """Chooses among 'slow', 'fast' and 'zero' by batch size, by measured tokens per second from miss to miss.
+
+    Parameters
+    ----------
+    offered : list of str
+    """
+
+    def __new__(cls, offered: list[str]) -> FallbackChooser: ...
+    def choose(self, batch: int) -> str:
+        """Answer a miss in a batch of ``batch`` requests."""
+
+    def best(self, batch: int) -> str:
+        """Return what was measured best."""
+
+    def speed(self, name: str, batch: int) -> float | None:
+        """Return the measured tokens per second of an option, or None before it was tried."""
+
+    def note_round(self, tokens: float, seconds: float) -> None:
+        """Take a finished round; seconds that no clock gives are ignored."""
+
+def expected_tokens(acceptance: float, lookahead: int) -> float:
+    """Return tokens per round, bonus included, at an i.i.d. acceptance rate."""
+
+def sd_speedup(tokens: float, draft_time: float) -> float:
+    """Return tokens per verification of synchronous drafting; times in units of one verification."""
+
+def ssd_speedup(
+    hit_rate: float,
+    hit_tokens: float,
+    draft_time: float,
+    miss_tokens: float,
+    miss_time: float,
+    requests: float = 1.0,
+) -> float:
+    """Return tokens per verification of drafting ahead (arXiv:2603.03251, theorem 7 and corollary 16)."""
+
+def ssd_bounds(hit_rate: float, draft_time: float, hit_tokens: float, sd_tokens: float) -> tuple[float, float]:
+    """Return bounds of drafting ahead over synchronous drafting with the same drafter (corollaries 8 and 9)."""
+
+def critical_batch(
+    hit_rate: float, hit_tokens: float, draft_time: float, slow: tuple[float, float], fast: tuple[float, float]
+) -> float | None:
+    """Return the batch size from which the fast fallback wins; each is (tokens, time). None: never."""
+
+def stationary_hits(after_hit: float, after_miss: float) -> float:
+    """Return the long-run hit rate of two rates: behind a hit, and behind a fallback's draft."""
+
+def advise_overlap(
+    costs: tuple[float, float, float, float, float],
+    acceptance: float,
+    miss_law: tuple[float, float],
+    devices: tuple[float, float] = (1.0, 1.0),
+) -> dict[str, float | int | str | bool]:
+    """Say whether drafting ahead pays for its devices, and with which K and fan-out.
+
+    Parameters
+    ----------
+    costs : (plain, verify_row, draft, draft_row, overhead)
+        Seconds: a target forward over one row, each further row; a drafter forward, each further row; messages of a
+        round.
+    acceptance : float
+    miss_law : (scale, rho)
+    devices : (target, draft)
+
+    Returns
+    -------
+    dict
+        verdict ('plain', 'synchronous', 'overlapped'), lookahead, fan_out, hit_rate, speeds plain, synchronous and
+        overlapped in tokens per second, synchronous_lookahead, gain_at_lookahead, draft_share, needed_share,
+        needed_share_at_hit_rate, fits.
+    """
+
+def simulate_overlap(
+    costs: tuple[float, float, float, float, float],
+    *,
+    lookahead: int,
+    acceptance: float,
+    miss_law: tuple[float, float],
+    budget: int,
+    synchronous_lookahead: int | None = None,
+    fallback: str = "slow",
+    fallback_acceptance: float = 0.0,
+    batch: int = 1,
+    rounds: int = 10000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Play rounds of plain, synchronous and overlapped decoding; the same seed gives the same run.
+
+    Returns
+    -------
+    dict
+        plain, synchronous, overlapped (tokens per second of the batch), hit_rate, tokens_per_round, round_seconds.
+    """
+
+def synthetic_rates(
+    temperature: float,
+    *,
+    favoured: int = 0,
+    weight: float = 1.0,
+    most: int = 8,
+    vocabulary: int = 500,
+    spread: float = 4.0,
+    noise: float = 0.25,
+    contexts: int = 200,
+    seed: int = 0,
+) -> tuple[float, list[float]]:
+    """Return (acceptance, miss rates at fan-outs 1..most) of a made-up pair of models at a temperature."""

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specrs.generation import Generation, generate
+from specrs.engine.law import process
+from specrs.engine.request import Request, is_stateless
+from specrs.generation import Generation, eos_ids, generate
 from specrs.prompts import encode_prompts
-from specrs.types import Draft
+from specrs.sampling import SamplingParams, StopRules
+from specrs.types import Draft, Scores
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from specrs.models.base import TargetModel
     from specrs.types import TokenArray
 
@@ -35,7 +40,8 @@ class Difference:
         None where that text had ended.
     one_row, many_rows : tuple of float
         The two tokens' logits from a forward of one row, and as the last of several rows: the same weights, the same
-        text, another shape.
+        text, another shape. After bias, penalties and processors, which both sides applied; a processor with a state is
+        left out, for it has not seen the text before.
     bound : float
         Gap that rounding in the model's dtype may turn around.
     near_tie : bool
@@ -65,6 +71,13 @@ class Comparison:
         return self.difference is None
 
 
+#: Options of the method under test, which plain decoding does not take.
+DRAFTING = (
+    "draft_model", "draft_tokens", "draft_shape", "policy", "policy_options", "payoff", "fan_out", "fallback",
+    "saguaro", "overlap", "draft_cores", "verification", "bias_budget",
+)  # fmt: skip
+
+
 def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **options: Any) -> Comparison:
     """Generate plainly and with a method under identical parameters.
 
@@ -80,15 +93,34 @@ def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **option
         As :func:`specrs.generate`, for both sides. For sampled texts give a ``seed``: with deterministic drafters the
         texts are the same then, token for token.
     """
-    drafting = {
-        name: options.pop(name) for name in ("draft_model", "draft_tokens", "draft_shape", "payoff") if name in options
-    }
+    drafting = {name: options.pop(name) for name in DRAFTING if name in options}
     plain = generate(model, prompt, drafter="none", **options)
     method = generate(model, prompt, drafter=drafter, **drafting, **options)
     at = first_difference(plain.ids, method.ids)
     if at is None:
         return Comparison(plain, method, None)
-    return Comparison(plain, method, explain(model, encode_prompts(model, prompt)[0], plain.ids, method.ids, at))
+    ids = encode_prompts(model, prompt)[0]
+    law = _law_of(model, options)
+    return Comparison(plain, method, explain(model, ids, plain.ids, method.ids, at, law=law))
+
+
+#: Options of ``generate`` that form the law before temperature.
+_LAW_OPTIONS = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias")
+
+
+def _law_of(model: TargetModel, options: Mapping[str, Any]) -> tuple[SamplingParams, StopRules]:
+    """Return what ``generate`` makes of the options that change logits."""
+    given = {name: options[name] for name in _LAW_OPTIONS if options.get(name) is not None}
+    given.setdefault("repetition_penalty", getattr(model, "default_repetition_penalty", 1.0))
+    processors = tuple(p for p in options.get("logits_processor", ()) if is_stateless(p))
+    limit = int(options.get("max_new_tokens", 256))
+    stops = StopRules(
+        max_new_tokens=limit,
+        min_new_tokens=int(options.get("min_new_tokens", 0)),
+        eos_token_ids=eos_ids(model, options.get("eos_token_id", "model")),
+        stop_token_ids=tuple(options.get("stop_token_ids", ())),
+    )
+    return SamplingParams(**given, logits_processors=processors), stops
 
 
 def first_difference(plain: list[int], method: list[int]) -> int | None:
@@ -99,8 +131,16 @@ def first_difference(plain: list[int], method: list[int]) -> int | None:
     return None if len(plain) == len(method) else min(len(plain), len(method))
 
 
-def explain(model: TargetModel, prompt: TokenArray, plain: list[int], method: list[int], at: int) -> Difference:
-    """Score the two tokens at index ``at`` in forwards of one row and of several."""
+def explain(
+    model: TargetModel,
+    prompt: TokenArray,
+    plain: list[int],
+    method: list[int],
+    at: int,
+    *,
+    law: tuple[SamplingParams, StopRules] | None = None,
+) -> Difference:
+    """Score the two tokens at index ``at`` in forwards of one row and of several; without a law, logits as given."""
     a = plain[at] if at < len(plain) else None
     b = method[at] if at < len(method) else None
     text = np.concatenate([prompt, np.array(plain[:at], np.uint32)]).astype(np.uint32)
@@ -111,13 +151,24 @@ def explain(model: TargetModel, prompt: TokenArray, plain: list[int], method: li
             model.prefill(state, text[:-wide])
         # As nodes of a chain below an anchor, so that each row passes through the output head, as in a round.
         tail = text[-wide:]
-        rows.append(model.score([state], [tail[:1]], Draft.chains([tail[1:]])).logits[-1])
+        raw = model.score([state], [tail[:1]], Draft.chains([tail[1:]])).logits[-1:]
+        rows.append(raw[0] if law is None else _processed(raw, prompt, plain[:at], law))
 
     def logit(row: Any, token: int | None) -> float:
         return float("nan") if token is None else float(row[token])
 
     values = [(logit(row, a), logit(row, b)) for row in rows]
-    largest = max(abs(v) for pair in values for v in pair if v == v) if a is not None or b is not None else 0.0
-    bound = NEAR_TIE_ULPS * EPSILON.get(str(rows[0].dtype), 2.0**-23) * max(largest, 1.0)
+    largest = max((abs(v) for pair in values for v in pair if np.isfinite(v)), default=0.0)  # -inf is no near tie
+    # A backend may compute more coarsely than the dtype of its logits tells, and says so.
+    epsilon = getattr(model, "rounding", None) or EPSILON.get(str(rows[0].dtype), 2.0**-23)
+    bound = NEAR_TIE_ULPS * epsilon * max(largest, 1.0)
     gaps = [abs(x - y) for x, y in values]
     return Difference(at, a, b, values[0], values[1], bound, any(gap <= bound for gap in gaps))
+
+
+def _processed(raw: Any, prompt: TokenArray, written: list[int], law: tuple[SamplingParams, StopRules]) -> Any:
+    """Return the row, shape (V,), after bias, penalties and processors, given the text before it."""
+    request = Request(prompt, law[0], law[1], None)
+    request.extend(np.array(written, np.uint32))
+    scores = Scores(raw, np.array([0, 1], np.int64))
+    return process([request], Draft.empty(1), scores).logits[0]

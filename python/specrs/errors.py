@@ -86,5 +86,17 @@ class GpuError(SpecrsError):
     """No CUDA driver, no kernel for the device, or a launch that the driver refused; the message names its error."""
 
 
+class RankError(SpecrsError, RuntimeError):
+    """Another rank of a tensor parallel model failed; the message carries its error."""
+
+
 class InternalError(SpecrsError):
     """A bug in specrs."""
+
+
+class DrafterLateError(SpecrsError, TimeoutError):
+    """A drafter beside the target did not answer in time; the round is decoded plainly."""
+
+
+class DrafterLostError(SpecrsError):
+    """A drafter beside the target died, spoke another version, or failed; decoding goes on without drafts."""

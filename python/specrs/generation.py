@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from specrs.policies.cost import CostTable
     from specrs.report.report import Report
     from specrs.types import TokenArray
+    from specrs.verification.base import Verifier
+    from specrs.verification.ensemble_head import EnsembleHead
 
 
 @dataclass(frozen=True)
@@ -172,12 +176,19 @@ def stream(
     draft_model: Any = None,
     draft_tokens: int | None = None,
     draft_shape: str = "chain",
-    payoff: Any = None,
     policy: str | LengthPolicy | None = None,
     policy_options: Mapping[str, Any] | None = None,
     cost_table: CostTable | str | Path | None = None,
     disable_above_batch: int | None = None,
     disable_above_context: int | None = None,
+    verification: Verifier | EnsembleHead | str | Path | None = None,
+    bias_budget: float | None = None,
+    payoff: Any = None,
+    fan_out: int | None = None,
+    fallback: str | None = None,
+    saguaro: float | None = None,
+    overlap: str | None = None,
+    draft_cores: Sequence[int] | None = None,
     max_new_tokens: int = 256,
     min_new_tokens: int = 0,
     temperature: float = 0.0,
@@ -204,6 +215,7 @@ def stream(
     if unknown:
         raise _unknown_options(unknown)
     from specrs.engine.engine import Engine
+    from specrs.engine.relaxed import relaxed_verification
     from specrs.engine.request import Request
     from specrs.engine.text import TextStream
     from specrs.methods import make_drafter, make_policy
@@ -213,6 +225,7 @@ def stream(
     from specrs.sampling import SamplingParams, StopRules
 
     target = load(model) if not hasattr(model, "new_state") else model
+    _warn_of_unapplied_settings(target)
     prompts = encode_prompts(target, prompt)
     if n < 1:
         raise InvalidInputError(f"n must be >= 1, got {n}")
@@ -221,11 +234,11 @@ def stream(
     stops = StopRules(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
-        eos_token_ids=_eos_ids(target, eos_token_id),
+        eos_token_ids=eos_ids(target, eos_token_id),
         stop_token_ids=_ids(stop_token_ids),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
     )
-    _check_request(target, prompts, stops, logprobs, logit_bias or {})
+    check_requests(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
     seeds = _per_prompt("seed", seed, len(prompts))
@@ -247,14 +260,29 @@ def stream(
     ]
     if max_batch < 1:
         raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
+    ahead = {
+        "fan_out": fan_out,
+        "fallback": fallback,
+        "saguaro": saguaro,
+        "overlap": overlap,
+        "draft_cores": draft_cores,
+    }
+    ahead = {name: value for name, value in ahead.items() if value is not None}
     if isinstance(drafter, str):
-        made = make_drafter(drafter, target, draft_model=draft_model, shape=draft_shape, payoff=payoff)
+        made = make_drafter(
+            drafter,
+            target,
+            draft_model=draft_model,
+            shape=draft_shape,
+            draft_tokens=draft_tokens,
+            payoff=payoff,
+            ssd=ahead,
+        )
     else:
         made = drafter
-        if draft_model is not None or draft_shape != "chain" or payoff is not None:
-            raise InvalidInputError(
-                f"draft_model, draft_shape and payoff are for drafters by name; {made.name!r} was given as an object"
-            )
+        if draft_model is not None or draft_shape != "chain" or payoff is not None or ahead:
+            named = ", ".join(["draft_model", "draft_shape", "payoff", *ahead])
+            raise InvalidInputError(f"{named} are for drafters by name; {made.name!r} was given as an object")
     for name, limit in (("batch", disable_above_batch), ("context", disable_above_context)):
         if limit is not None and limit < 0:
             raise InvalidInputError(f"disable_above_{name} must be >= 0, got {limit}")
@@ -276,6 +304,7 @@ def stream(
         )
     else:
         chosen = policy
+    relaxed = relaxed_verification(verification, bias_budget, target, made, sampled=temperature > 0)
     recorder = Recorder()
     requests = []
     for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
@@ -304,6 +333,7 @@ def stream(
         max_batch=max_batch,
         disable_above_batch=disable_above_batch,
         disable_above_context=disable_above_context,
+        relaxed=relaxed,
     )
     method = made.name if made.name == "none" else f"{made.name} ({chosen.name})"
 
@@ -321,7 +351,12 @@ def stream(
             stopped_by=request.stopped_by,
             logprobs=None if logprobs is None else list(request.logprobs),
             report=make_report(
-                [request], recorder, method=method, plain_step_seconds=plain, policy_message=chosen.message()
+                [request],
+                recorder,
+                method=method,
+                plain_step_seconds=plain,
+                policy_message=chosen.message(),
+                bias=None if relaxed is None else relaxed.bias_of(request),
             ),
         )
 
@@ -342,9 +377,9 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     prompt : str, sequence of int, list of chat messages, or a list of these
         Text, token ids, or messages ``{"role": ..., "content": ...}`` for the chat template. A list of prompts gives a
         list of generations, which run together; none depends on the others.
-    drafter : {'cache', 'model', 'hybrid', 'none'} or Drafter
+    drafter : {'cache', 'model', 'hybrid', 'ssd', 'none'} or Drafter
         Who drafts. ``cache`` continues text already seen; ``model`` needs ``draft_model``; ``hybrid`` chooses between
-        the two each round; ``none`` is plain decoding.
+        the two each round; ``ssd`` drafts with either while the target verifies; ``none`` is plain decoding.
     draft_model : object, optional
         A smaller model of the same vocabulary: anything that :func:`specrs.load` takes.
     draft_tokens : int, optional
@@ -358,10 +393,23 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         Measured costs (``specrs profile``) instead of the target's own. One of another machine or setting is not used.
     disable_above_batch, disable_above_context : int, optional
         No drafts while more requests than this run at once, or for a text of more tokens than this.
+    verification : relaxed rule of ``specrs.verification``, EnsembleHead, str or Path, optional
+        Verify by a relaxed rule: more drafts stand, and the output's law is not the target's. A path is that of a head
+        trained by ``specrs train ensemble`` for this very pair of models. Needs a temperature above 0.
+    bias_budget : float, optional
+        Most bias that each text may gather under ``verification``; beyond it the verification is exact.
     draft_shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
     payoff : str or Path, optional
         A predictor that ``specrs train payoff`` made, for ``hybrid``; by default it trusts calibrated probabilities.
+    fan_out, fallback, saguaro : int, str, float, optional
+        For ``ssd``: guesses per number of accepted drafts (3), what to do after a wrong guess ('auto', 'slow', 'fast'
+        or 'zero'), and the weight of guessed tokens in the draft law (1, off). See ``specrs.ssd.SsdOptions``.
+    overlap : {'process', 'thread', 'none'}, optional
+        For ``ssd``: where the drafter runs. A process by default, which later calls alike use again.
+    draft_cores : sequence of int, optional
+        For ``ssd``: processor cores that the drafter's process is pinned to; the last one by default. Leave the target
+        the others (``threads`` of :func:`specrs.load`).
     max_new_tokens, min_new_tokens : int
         Length limits of the output. Before the minimum, ends cannot be drawn.
     temperature, top_k, top_p, min_p : float, int, float, float
@@ -413,6 +461,18 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     return made[0] if single else made
 
 
+def _warn_of_unapplied_settings(target: TargetModel) -> None:
+    """Name, once per model, the settings of its generation configuration that we leave out."""
+    ignored = getattr(target, "unapplied_settings", None)
+    if ignored:
+        target.unapplied_settings = {}  # type: ignore[attr-defined]
+        warnings.warn(
+            f"the generation configuration of {target.name} sets {ignored}, which specrs does not apply by itself; "
+            "pass the matching logits_processor, or use model.generate(custom_generate=specrs.hf.generate)",
+            stacklevel=4,
+        )
+
+
 def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
     """Return one value per prompt from one for all or one for each."""
     values = list(value) if isinstance(value, (list, tuple)) else [value] * prompts
@@ -438,7 +498,8 @@ def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
     return UnknownNameError(f"unknown option {', '.join(parts)}; known: {', '.join(sorted(known))}")
 
 
-def _eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+def eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
+    """Return the ids of ``generate``'s ``eos_token_id``."""
     if isinstance(value, str):
         if value != "model":
             raise InvalidInputError(f"eos_token_id must be ids, None or 'model' (the model's own), got {value!r}")
@@ -446,8 +507,12 @@ def _eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
     return _ids(value)
 
 
-def _check_request(
-    target: TargetModel, prompts: Sequence[TokenArray], stops: Any, logprobs: int | None, bias: Mapping[int, float]
+def check_requests(
+    target: TargetModel,
+    prompts: Sequence[TokenArray],
+    stops: Any,
+    logprobs: int | None = None,
+    bias: Mapping[int, float] = MappingProxyType({}),
 ) -> None:
     """Refuse, before any work, what cannot run."""
     from specrs.errors import ContextLimitError

@@ -23,28 +23,45 @@ DRAFTERS = {
     "cache": "continues the longest suffix of the text that occurred before; no model",
     "model": "a smaller model of the same vocabulary (draft_model=)",
     "hybrid": "each round the cache's chain or tree, the model's draft (draft_model=), or none, by what pays most",
+    "ssd": "drafts while the target verifies, in a process of its own: a model (draft_model=), or text already seen",
 }
 #: Shapes that the cache drafter draws its drafts in.
 SHAPES = ("chain", "tree")
 #: Longest draft that the adaptive policy considers, by drafter.
-LONGEST = {"none": 0, "cache": 40, "model": 8}
+LONGEST = {"none": 0, "cache": 40, "model": 8, "ssd": 4}
+#: Drafters that load ``draft_model`` themselves, in a process of their own.
+LOADS_OWN_MODEL = frozenset({"ssd"})
+#: What ``drafter='ssd'`` drafts ahead with when it is not told; see ``SsdOptions``.
+SSD_DEFAULTS = {"fan_out": 3, "fallback": "auto", "saguaro": 1.0, "overlap": "process", "draft_cores": None}
 
 
 def make_drafter(
-    name: str, target: TargetModel, *, draft_model: Any = None, shape: str = "chain", payoff: Any = None
+    name: str,
+    target: TargetModel,
+    *,
+    draft_model: Any = None,
+    shape: str = "chain",
+    draft_tokens: int | None = None,
+    payoff: str | Path | None = None,
+    ssd: Mapping[str, Any] | None = None,
 ) -> Drafter:
     """Return the drafter called ``name`` for ``target``.
 
     Parameters
     ----------
-    name : {'none', 'cache', 'model', 'hybrid'}
+    name : {'none', 'cache', 'model', 'hybrid', 'ssd'}
     target : TargetModel
     draft_model : TargetModel, PreTrainedModel, str or Path, optional
-        What ``model`` and ``hybrid`` draft with: anything that :func:`specrs.load` takes. ``hybrid`` does without.
+        What ``model``, ``hybrid`` and ``ssd`` draft with: anything that :func:`specrs.load` takes. The last two do
+        without.
     shape : {'chain', 'tree'}
         Shape of the cache drafter's drafts.
+    draft_tokens : int, optional
+        Longest draft of ``ssd``.
     payoff : str or Path, optional
         Predictor of the hybrid drafter, a file that ``specrs train payoff`` made.
+    ssd : mapping of str to object, optional
+        Settings of ``ssd`` that differ from ``SSD_DEFAULTS``.
 
     Raises
     ------
@@ -61,10 +78,21 @@ def make_drafter(
         raise InvalidInputError(f"draft_shape must be one of {', '.join(map(repr, SHAPES))}, got {shape!r}")
     if shape != "chain" and name != "cache":
         raise InvalidInputError(f"draft_shape={shape!r} is for drafter='cache', got drafter={name!r}")
-    if draft_model is not None and name not in ("model", "hybrid"):
-        raise InvalidInputError(f"draft_model is for drafter='model' and 'hybrid', got drafter={name!r}")
+    if draft_model is not None and name not in ("model", "hybrid", "ssd"):
+        raise InvalidInputError(f"draft_model is for drafter='model', 'hybrid' or 'ssd', got drafter={name!r}")
     if payoff is not None and name != "hybrid":
         raise InvalidInputError(f"payoff is for drafter='hybrid', got drafter={name!r}")
+    if ssd and name != "ssd":
+        raise InvalidInputError(f"{', '.join(ssd)} is for drafter='ssd', got drafter={name!r}")
+    if name == "ssd":
+        from specrs.ssd.making import make_ssd
+        from specrs.ssd.texts import SsdOptions
+
+        settings = {**SSD_DEFAULTS, **(ssd or {})}
+        overlap, cores = settings.pop("overlap"), settings.pop("draft_cores")
+        lookahead = LONGEST["ssd"] if draft_tokens is None else draft_tokens
+        options = SsdOptions(lookahead=lookahead, **settings)
+        return make_ssd(target, draft_model, options=options, overlap=overlap, cores=cores)
     if name == "none":
         from specrs.drafters.none import NoDrafter
 
@@ -73,7 +101,7 @@ def make_drafter(
         from specrs.drafters.cache import CacheDrafter
 
         return CacheDrafter(target.vocab_size, shape=shape)
-    # Without a length policy that is asked after each token, the hybrid's model ends a chain where it is unsure itself.
+    # The router chooses a length before the model writes; a chain may still end early where the model is unsure.
     sure = 0.4 if name == "hybrid" else 0.0
     model = None if draft_model is None else _model_drafter(target, draft_model, min_confidence=sure)
     if name == "hybrid":
@@ -135,16 +163,17 @@ def make_policy(
     """
     from specrs.policies import registry
 
+    repeatable = drafter.tokens_are_drawn and sampled and seeded
     own = getattr(drafter, "length_policy", None)
     if own is not None:  # a drafter that weighs its own drafts
         if name is not None or options:
-            raise InvalidInputError(
-                f"drafter {drafter.name!r} chooses its lengths itself; it does not go with policy={name!r} and "
-                f"policy_options={dict(options or {})!r}"
-            )
-        fixed = draft_tokens is not None or (sampled and seeded)
-        weighed: LengthPolicy = own(draft_tokens, None if fixed else _cost_of(target, cost_table))
-        return weighed
+            raise InvalidInputError(f"drafter {drafter.name!r} decides on lengths itself, got policy={name!r}")
+        cost = None if draft_tokens is not None or repeatable else _cost_of(target, cost_table)
+        policy: LengthPolicy = own(draft_tokens, cost)
+        return policy
+    if draft_tokens is None and name is None:
+        # A drafter that drafts ahead has a length of its own: guesses are drafted before a policy could be asked.
+        draft_tokens = getattr(drafter, "lookahead", None)
     if draft_tokens is not None:
         if name not in (None, "fixed") or "tokens" in (options or {}):
             raise InvalidInputError(
@@ -154,7 +183,6 @@ def make_policy(
             raise InvalidInputError(f"draft_tokens must be >= 0, got {draft_tokens}")
         name, options = "fixed", {"backoff": False, **(options or {}), "tokens": draft_tokens}
     longest = LONGEST.get(drafter.name, 16)
-    repeatable = drafter.tokens_are_drawn and sampled and seeded
     if name is None and repeatable:
         name, options = "hf_confidence", {"adapts": False, "max_tokens": longest, "backoff": False, **(options or {})}
     asked = name or registry.DEFAULT

@@ -62,6 +62,8 @@ class Draft:
         (a one-hot law).
     source : str
         Name of the drafter, for the statistics.
+    hidden : array of float32, shape (N, H), optional
+        The drafting model's state whose output row each token was drawn from.
     sources : tuple of str
         The same for each request, where a drafter has several ways; empty: ``source`` for all.
     """
@@ -74,11 +76,12 @@ class Draft:
     confidence_kind: Confidence | None = None
     draft_probs: FloatArray | None = None
     source: str = ""
+    hidden: FloatArray | None = None
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = len(self.tokens)
-        for name in ("parents", "depths", "confidence", "draft_probs"):
+        for name in ("parents", "depths", "confidence", "draft_probs", "hidden"):
             value = getattr(self, name)
             if value is not None and len(value) != nodes:
                 raise InvalidInputError(f"{name} has {len(value)} rows, expected one per node: {nodes}")
@@ -147,6 +150,7 @@ class Draft:
             confidence_kind=self.confidence_kind,
             draft_probs=None if self.draft_probs is None else self.draft_probs[kept],
             source=self.source,
+            hidden=None if self.hidden is None else self.hidden[kept],
             sources=self.sources,
         )
 
@@ -188,6 +192,7 @@ class Draft:
         confidence_kind: Confidence | None = None,
         draft_probs: FloatArray | None = None,
         source: str = "",
+        hidden: FloatArray | None = None,
     ) -> Draft:
         """Return the draft of one chain (a path without branches) per request; a chain may be empty."""
         sizes = [len(chain) for chain in chains]
@@ -202,6 +207,7 @@ class Draft:
             confidence_kind=confidence_kind,
             draft_probs=draft_probs,
             source=source,
+            hidden=hidden,
         )
 
 
@@ -215,10 +221,13 @@ class Scores:
         One row per anchor and node: request b's anchor row, then its nodes' rows, then the next request's.
     row_ptr : array of int64, shape (B + 1,)
         Request b owns rows ``row_ptr[b]:row_ptr[b + 1]``.
+    hidden : array of float32, shape (B + N, H), optional
+        What the output head read for each row, after the final norm; for targets told to keep it.
     """
 
     logits: Any
     row_ptr: OffsetArray
+    hidden: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

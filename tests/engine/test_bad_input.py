@@ -73,7 +73,7 @@ REFUSED = [
         "draft model for nobody",
         {"draft_model": TattleLM()},
         InvalidInputError,
-        "draft_model is for drafter='model' and 'hybrid'",
+        "draft_model is for drafter='model', 'hybrid' or 'ssd'",
     ),
     ("unknown shape", {"draft_shape": "star"}, InvalidInputError, "one of 'chain', 'tree', got 'star'"),
     ("shape of nothing", {"drafter": "none", "draft_shape": "tree"}, InvalidInputError, "draft_shape='tree' is for"),

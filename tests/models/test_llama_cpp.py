@@ -371,8 +371,7 @@ def test_no_memory_for_a_larger_context(library, gguf):
 
 def test_cost_is_measured_at_this_targets_rows(target):
     table = target.cost_table
-    assert table.to_dict()["rows"][:4] == [1, 2, 3, 4]
-    assert table.to_dict()["rows"][-1] == 64
+    assert len(table.to_dict()["cells"][0]["seconds"]) == 64
     assert target.plain_step_seconds == table.seconds(1)
     assert target.cost_table is table
 

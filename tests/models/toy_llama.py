@@ -81,7 +81,7 @@ class Cells:
 class ToyLlama(types.ModuleType):
     """The module. ``forwards`` records the rows of each decode, ``contexts`` every context made."""
 
-    LLAMA_FLASH_ATTN_TYPE_DISABLED = 0
+    LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED = 0, 1
     llama_token = ctypes.c_int32
     llama_batch = Batch
 

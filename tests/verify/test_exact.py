@@ -56,6 +56,13 @@ def test_every_shape_of_four_nodes(rule):
     assert check(rule, native, 3, 3, (4,), 3, (2,)) >= 10
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rule", ["greedy_or_fixed", "specinfer", "without_replacement", "spectr"])
+def test_every_shape_of_four_nodes_over_four_tokens(rule):
+    assert check(rule, native, 4, 3, (4,), 4, (2,)) >= 10
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_four_tokens(rule):
     assert check(rule, native, 4, 2, (1, 2), 5, (3,)) >= 3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specrs.cli.arguments import one_of
 from specrs.errors import InvalidInputError
-from specrs.methods import DRAFTERS
+from specrs.methods import DRAFTERS, LOADS_OWN_MODEL
 from specrs.models.loading import BACKENDS
 from specrs.policies.registry import DEFAULT, POLICIES
 
@@ -48,6 +48,20 @@ def add_method(parser: Parser) -> None:
     parser.add_argument("--cost-table", metavar="FILE", help="measured costs that `specrs profile --out` wrote")
     parser.add_argument("--draft-shape", default="chain", type=one_of("shape", ("chain", "tree")), help="chain or tree")
     parser.add_argument("--payoff", metavar="FILE", help="predictor from `specrs train payoff`, for drafter hybrid")
+    parser.add_argument(
+        "--fan-out", type=int, metavar="F", help="ssd: guesses per number of accepted drafts; default: 3"
+    )
+    parser.add_argument(
+        "--fallback",
+        type=one_of("fallback", ("auto", "slow", "fast", "zero")),
+        help="ssd: after a wrong guess draft anew, continue seen text, do not draft, or what was measured fastest",
+    )
+    parser.add_argument("--saguaro", type=float, metavar="C", help="ssd: weight of guessed tokens in the draft law")
+    parser.add_argument(
+        "--overlap",
+        type=one_of("overlap", ("process", "thread", "none")),
+        help="ssd: where the drafter runs; default: process",
+    )
 
 
 def add_draft_length(parser: Parser) -> None:
@@ -109,8 +123,8 @@ def load_models(arguments: argparse.Namespace) -> tuple[Any, Any]:
         raise InvalidInputError(f"--no-accelerate is for backend 'transformers', got backend {arguments.backend!r}")
     with progress.terminal() as show:
         target = load(arguments.model, threads=arguments.threads, progress=show, **options)
-        drafting = None
-        if arguments.draft_model:
+        drafting = arguments.draft_model
+        if drafting and getattr(arguments, "drafter", None) not in LOADS_OWN_MODEL:
             threads = arguments.threads if arguments.backend != "transformers" else None  # torch's are process-wide
             drafting = load(arguments.draft_model, threads=threads, progress=show, **options)
     return target, drafting
@@ -127,6 +141,10 @@ def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
         "policy_options": policy_options(arguments.policy_option),
         "cost_table": arguments.cost_table,
         "payoff": arguments.payoff,
+        "fan_out": arguments.fan_out,
+        "fallback": arguments.fallback,
+        "saguaro": arguments.saguaro,
+        "overlap": arguments.overlap,
     }
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 LEAST_PROB = 0.02
 #: Longest draft that is looked at.
 LONGEST = 40
-#: Row counts at which a cost table is read; the router interpolates between them.
-COST_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 40, 64)
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,8 @@ class HybridDrafter:
         if cost is not None:
             from specrs.policies.cost import target_cost
 
-            drafting = None if self._model is None else _points(target_cost(self._model.model))
-            self.router.set_costs(_points(cost), drafting)
+            drafting = None if self._model is None else _costs(target_cost(self._model.model))
+            self.router.set_costs(_costs(cost), drafting)
         return Payoff(self.router, LONGEST if draft_tokens is None else draft_tokens)
 
     def start(self, request: Request) -> None:
@@ -252,6 +250,12 @@ class HybridDrafter:
             router.finish(request.id, request.tokens)
 
 
+def _costs(table: CostTable) -> tuple[list[float], list[float]]:
+    """Return row counts and the seconds of a forward over them, for one request."""
+    seconds = table.to_dict()["cells"][0]["seconds"]
+    return list(range(1, len(seconds) + 1)), seconds
+
+
 def load_predictor(
     path: str | Path, tokenizer: Any, vocab_size: int
 ) -> tuple[_core.PayoffPredictor, npt.NDArray[np.uint8]]:
@@ -268,11 +272,6 @@ def load_predictor(
         raise CorruptFileError(f"{path}: trained with tokenizer {loaded.fingerprint}, expected {expected}")
     classes = token_classes(tokenizer, vocab_size) if loaded.fingerprint else np.zeros(vocab_size, np.uint8)
     return loaded, classes
-
-
-def _points(cost: CostTable) -> tuple[list[float], list[float]]:
-    """Return row counts and the seconds of a forward over each."""
-    return [float(rows) for rows in COST_ROWS], [cost.seconds(rows) for rows in COST_ROWS]
 
 
 def _is_repeatable(request: Request) -> bool:

@@ -126,11 +126,12 @@ class ModelDrafter:
         laws: list[list[FloatArray]] = [[] for _ in requests]
         confidence: list[list[float]] = [[] for _ in requests]
         drawing = any(request.sampling.temperature > 0 for request in requests)
+        hidden: list[list[FloatArray]] = [[] for _ in requests]
         going = [b for b, budget in enumerate(budgets) if budget > 0]
         for b in going:
             self._catch_up(requests[b])
         while going:
-            facts, drawn_from = self._next_tokens(requests, going, chains, drawing)
+            facts, drawn_from, read = self._next_tokens(requests, going, chains, drawing)
             kept = []
             for i, (b, token, sure) in enumerate(zip(going, facts.tokens, facts.confidence, strict=True)):
                 if token == NO_TOKEN:  # unusable logits: there is no law to draw from
@@ -139,6 +140,8 @@ class ModelDrafter:
                 confidence[b].append(sure)
                 if drawn_from is not None:
                     laws[b].append(drawn_from[i])
+                if read is not None:
+                    hidden[b].append(read[i])
                 kept.append(i)
             wanted = [facts.confidence[i] >= self._min_confidence for i in kept]
             if go_on is not None and kept:
@@ -150,12 +153,14 @@ class ModelDrafter:
         for request, chain in zip(requests, chains, strict=True):
             self._drawn[request.id] = chain
         rows = [law for chain in laws for law in chain]
+        states = [state for chain in hidden for state in chain]
         return Draft.chains(
             chains,
             confidence=confidence,
             confidence_kind=Confidence.MAX_PROB,
             draft_probs=np.stack(rows) if rows else None,
             source=self.name,
+            hidden=np.stack(states) if states else None,
         )
 
     def _catch_up(self, request: Request) -> None:
@@ -171,14 +176,15 @@ class ModelDrafter:
 
     def _next_tokens(
         self, requests: Sequence[Request], going: Sequence[int], chains: Sequence[Sequence[int]], drawing: bool
-    ) -> tuple[LogitFacts, FloatArray | None]:
-        """Draw one token for each request in ``going``; return what the rows say, and the laws drawn from."""
+    ) -> tuple[LogitFacts, FloatArray | None, FloatArray | None]:
+        """Draw one token for each request in ``going``; return what the rows say, the laws, and the hidden states."""
         states = [self._states[requests[b].id] for b in going]
         unread = [
             np.asarray(chains[b][-1:], np.uint32) if chains[b] else self._readable(requests[b].tokens[state.length :])
             for b, state in zip(going, states, strict=True)
         ]
-        logits = self.model.score(states, unread, Draft.empty(len(going))).logits[:, : self._width]
+        scores = self.model.score(states, unread, Draft.empty(len(going)))
+        logits = scores.logits[:, : self._width]
         for state, tokens in zip(states, unread, strict=True):
             state.commit(np.empty(0, np.int32), len(tokens))
         values, dtype = as_rows(logits)
@@ -200,7 +206,7 @@ class ModelDrafter:
             coins,
             drawing,
         )
-        return LogitFacts(going, [], [int(token) for token in tokens], values, dtype), laws
+        return LogitFacts(going, [], [int(token) for token in tokens], values, dtype), laws, scores.hidden
 
     def commit(self, request: Request, kept: TokenArray) -> None:
         """Roll back to the committed text: drawn tokens that were kept stay, the others are forgotten."""

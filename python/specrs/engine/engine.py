@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specrs import _core
 from specrs.engine import law, stopping, verifier
+from specrs.engine.ranks import ONE_RANK
 from specrs.engine.request import TokenLogprob
 from specrs.errors import InvalidInputError
 from specrs.policies.base import RoundSeconds
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from specrs.drafters.base import Drafter
+    from specrs.engine.relaxed import RelaxedVerification
     from specrs.engine.request import Request
     from specrs.models.base import TargetModel
-    from specrs.policies.base import LengthPolicy
+    from specrs.policies.base import GoOn, LengthPolicy
     from specrs.report.recorder import Recorder
-    from specrs.types import Scores, Verdict
+    from specrs.types import IndexArray, Scores, Verdict
 
 #: Status of a verdict whose target row held no usable number.
 TARGET_UNUSABLE = 2
@@ -48,6 +50,24 @@ class Step:
     pieces: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What a verdict emits for one request: the tokens of the accepted path and the bonus token behind it."""
+
+    path: IndexArray
+    tokens: list[int]
+    unusable: bool
+
+
+def _run_of(draft: Draft, verdict: Verdict, b: int) -> _Run:
+    path = verdict.path[verdict.path_ptr[b] : verdict.path_ptr[b + 1]]
+    tokens = draft.tokens[draft.nodes_of(b)][path].tolist()
+    unusable = bool(verdict.status[b] == TARGET_UNUSABLE)
+    if not unusable:
+        tokens.append(int(verdict.bonus[b]))
+    return _Run(path, tokens, unusable)
+
+
 class Engine:
     """Runs requests to their end, one target forward per round for all of them.
 
@@ -62,6 +82,8 @@ class Engine:
         Requests that run at once; others wait.
     disable_above_batch, disable_above_context : int, optional
         No drafts while more requests run at once, or for a text of more tokens.
+    relaxed : RelaxedVerification, optional
+        Verifies instead of the exact rules; the output's law is then not the target's.
 
     Raises
     ------
@@ -79,6 +101,7 @@ class Engine:
         max_batch: int = 8,
         disable_above_batch: int | None = None,
         disable_above_context: int | None = None,
+        relaxed: RelaxedVerification | None = None,
     ) -> None:
         if policy.cuts_on_drawn_tokens and drafter.tokens_are_drawn:
             raise InvalidInputError(
@@ -94,10 +117,15 @@ class Engine:
         self.max_batch = max_batch
         self.disable_above_batch = disable_above_batch
         self.disable_above_context = disable_above_context
+        self.relaxed = relaxed
+        self._ranks = getattr(target, "ranks", ONE_RANK)
         self._warned_drafter_limit = False
 
     def run(self, requests: Sequence[Request]) -> Iterator[Step]:
         """Run the requests, yielding what each round commits. Finished or abandoned, every drafter state is let go."""
+        seeds = self._ranks.agree(lambda: [request.seed for request in requests])
+        for request, seed in zip(requests, seeds, strict=True):
+            request.seed = seed  # ranks draft in step only when they draw alike
         waiting = [request for request in requests if request.finish_reason is None]
         running: list[Request] = []
         try:
@@ -137,13 +165,16 @@ class Engine:
 
         draft = self._draft(requests)
         lap()
-        draft = self.policy.trim(requests, draft)
+        # Clocks differ between ranks, and a forward of another shape would not meet its peers: rank 0 decides.
+        drafted = draft
+        draft = self._ranks.agree(lambda: self.policy.trim(requests, drafted), lambda d: replace(d, draft_probs=None))
         lap()
         readable = draft.readable(self.target.vocab_size)
         scores = self.target.score([r.state for r in requests], [r.pending for r in requests], readable)
         lap()
-        processed = law.process(requests, readable, scores)
-        verdict = verifier.verify(requests, draft, scores, processed.logits)
+        processed = self._ranks.attempt(lambda: law.process(requests, readable, scores))
+        rule = self.relaxed or verifier
+        verdict = self._ranks.agree(lambda: rule.verify(requests, draft, scores, processed.logits))
         lap()
         pending = [len(request.pending) for request in requests]
         steps = self._commit(requests, draft, scores, processed, verdict)
@@ -159,11 +190,11 @@ class Engine:
         limits = [0 if crowded else self._limit(request) for request in requests]
         if not any(limits):
             return Draft.empty(len(requests), self.drafter.name)
-        budgets = self.policy.budgets(requests, limits)
+        budgets = self._ranks.agree(lambda: self.policy.budgets(requests, limits))
         if not any(budgets):
             return Draft.empty(len(requests), self.drafter.name)
         if getattr(self.drafter, "asks_to_go_on", False):
-            draft = self.drafter.propose(requests, budgets, self.policy.go_on(requests))  # type: ignore[call-arg]
+            draft = self.drafter.propose(requests, budgets, self._go_on(requests))  # type: ignore[call-arg]
         else:
             draft = self.drafter.propose(requests, budgets)
         if draft.batch_size != len(requests):
@@ -194,6 +225,23 @@ class Engine:
                 )
         return max(room, 0)
 
+    def _go_on(self, requests: Sequence[Request]) -> GoOn | None:
+        """Return the policy's question after each token; ranks draft in step, so rank 0's answer is everybody's."""
+        ask = self.policy.go_on(requests)
+        if ask is None or self._ranks is ONE_RANK:
+            return ask
+        return lambda step: self._ranks.agree(lambda: ask(step))
+
+    def _trim_runs(
+        self, requests: Sequence[Request], runs: Sequence[_Run], scores: Scores, processed: law.ProcessedScores
+    ) -> list[stopping.Kept]:
+        """Return what stays of each run, after its watcher has seen it."""
+        for b, (request, run) in enumerate(zip(requests, runs, strict=True)):
+            if request.watcher is not None and request.watcher.wants_rows:
+                rows = (scores.row_ptr[b] + np.concatenate([[0], run.path + 1]))[: len(run.tokens)]
+                request.watcher.offered(scores.logits[rows], processed.logits[rows])
+        return [stopping.trim(r, run.tokens, self.target.max_context) for r, run in zip(requests, runs, strict=True)]
+
     def _commit(
         self,
         requests: Sequence[Request],
@@ -203,16 +251,16 @@ class Engine:
         verdict: Verdict,
     ) -> list[Step]:
         """Append what is kept, move its keys and values into place, and tell the drafter."""
+        runs = [_run_of(draft, verdict, b) for b in range(len(requests))]
+        # Every rank reads the run, for its texts and watchers go on by it; rank 0 says where it ends: a rule may ask
+        # a clock.
+        own = self._ranks.attempt(lambda: self._trim_runs(requests, runs, scores, processed))
+        trimmed = self._ranks.agree(lambda: own)
         steps = []
-        for b, request in enumerate(requests):
-            path = verdict.path[verdict.path_ptr[b] : verdict.path_ptr[b + 1]]
+        for b, (request, run, kept) in enumerate(zip(requests, runs, trimmed, strict=True)):
+            path, unusable = run.path, run.unusable
             nodes = draft.nodes_of(b)
-            emitted = draft.tokens[nodes][path].tolist()
-            unusable = verdict.status[b] == TARGET_UNUSABLE
-            if not unusable:
-                emitted.append(int(verdict.bonus[b]))
-            kept = stopping.trim(request, emitted, self.target.max_context)
-            tokens = np.array(emitted[: kept.count], np.uint32)
+            tokens = np.array(run.tokens[: kept.count], np.uint32)
             rows = scores.row_ptr[b] + np.concatenate([[0], path + 1])
             if request.logprobs_wanted is not None:
                 request.logprobs += _logprobs(processed.logits, rows[: kept.count], tokens, request.logprobs_wanted)
@@ -221,6 +269,8 @@ class Engine:
             # The last kept token becomes the anchor: its keys and values are made by the next round.
             request.state.commit(path[: max(kept.count - 1, 0)], len(request.pending) - (kept.count == 0))
             request.extend(tokens)
+            if request.watcher is not None:
+                request.watcher.kept(kept.count)
             request.finish_reason, request.stopped_by = kept.finish_reason, kept.stopped_by
             if unusable and request.finish_reason is None:
                 request.finish_reason = "error"

@@ -13,6 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from specrs.engine.text import TextStream
+    from specrs.engine.watcher import Watcher
     from specrs.sampling import SamplingParams, StopRules
     from specrs.types import TokenArray
 
@@ -47,6 +48,8 @@ class Request:
         Decodes the output as it comes.
     logprobs : int or None
         How many alternatives to report per token; None reports nothing.
+    watcher : Watcher, optional
+        Follows the text and may end it.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Request:
         speculate: bool = True,
         text: TextStream | None = None,
         logprobs: int | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.id = next(_ids)
         self.sampling = sampling
@@ -68,6 +72,7 @@ class Request:
         self.sample = sample
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.text = text
+        self.watcher = watcher
         self.logprobs_wanted = logprobs
         self.logprobs: list[TokenLogprob] = []
         self.prompt_length = len(prompt)

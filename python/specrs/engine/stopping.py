@@ -55,6 +55,8 @@ def trim(request: Request, emitted: Sequence[int], max_context: int | None) -> K
             stop_string = request.text.completed_stop() if rules.stop_strings and request.text is not None else None
             if stop_string is not None:
                 return Kept(count, done, "stop", stop_string)
+        if request.watcher is not None and (reason := request.watcher.stops(emitted[:count])) is not None:
+            return Kept(count, done, "stop", reason)
         if written + 1 >= limit:
             return Kept(count, done, "length")
     return Kept(len(emitted), tuple(pieces))

@@ -20,10 +20,10 @@ from specrs import _core
 from specrs.cache import SuffixCache
 from specrs.errors import InvalidInputError
 
-#: Longest draft. On a CPU, longer forwards never paid.
-MAX_TOKENS = 63
+#: Longest draft. On a CPU a row's share of a forward hardly falls any more beyond 16 rows.
+MAX_TOKENS = 40
 #: Cost of one more row as a share of a forward over one, until timings are known: a 4-bit model on two cores.
-TOKEN_COST = 0.29
+TOKEN_COST = 0.4
 #: A step this many times longer than usual steps of its size had a pause in it (a reader that took its time).
 PAUSE = 4.0
 #: After so many such steps in a row, steps have become slower.

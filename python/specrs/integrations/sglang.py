@@ -49,8 +49,8 @@ def register() -> None:
     read_options()  # told here rather than in a worker process
     registry = _import("sglang.srt.speculative.spec_info")
     base = _import("sglang.srt.speculative.spec_registry")
-    algorithms = getattr(registry, "SpeculativeAlgorithm", None)
-    custom = getattr(base, "CustomSpecAlgo", None)
+    algorithms: Any = getattr(registry, "SpeculativeAlgorithm", None)
+    custom: Any = getattr(base, "CustomSpecAlgo", None)
     if not hasattr(algorithms, "register") or not hasattr(algorithms, "NGRAM") or custom is None:
         raise UnsupportedEngineError(
             f"SGLang {_version()} has no algorithm registry with an NGRAM algorithm; tested with {TESTED}"
@@ -150,7 +150,7 @@ def make_corpus(nodes: int, server_args: Any, target_worker: Any) -> Corpus:
             f"the target worker of SGLang {_version()} is not as expected ({error}); tested with {TESTED}"
         ) from error
     eos = sorted(int(token) for token in (getattr(model, "hf_eos_token_id", None) or ()))
-    path = getattr(server_args, "tokenizer_path", None) or getattr(server_args, "model_path", "")
+    path = str(getattr(server_args, "tokenizer_path", None) or getattr(server_args, "model_path", ""))
     return Corpus(nodes, vocab_size, options, eos, lambda: load_fingerprint(path))
 
 

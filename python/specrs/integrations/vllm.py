@@ -334,7 +334,7 @@ def _read_engine(vllm_config: Any) -> _Engine:
 def _end_tokens(model_config: Any) -> tuple[int, ...]:
     """Return the ids that the model's configurations name as ends of text; none is no fault."""
     found: list[int] = []
-    generation = getattr(model_config, "try_get_generation_config", dict)() or {}
+    generation: dict[str, Any] = getattr(model_config, "try_get_generation_config", dict)() or {}
     for named in (
         getattr(getattr(model_config, "hf_config", None), "eos_token_id", None),
         generation.get("eos_token_id"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from specrs.errors import InvalidInputError, UnsupportedModelError
 from specrs.models.attention import ATTENTION_NAME, PackedForward, Segment, packed_tree_attention, set_active
+from specrs.models.parallel import ranks_of
 from specrs.models.sequence_cache import SequenceCache
 from specrs.types import Scores
 
@@ -69,6 +69,8 @@ class TransformersTarget:
     """
 
     prefill_chunk = 512
+    #: Whether scores carry the hidden states that the output head read.
+    keeps_hidden = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None, *, name: str | None = None) -> None:
         self.model = model
@@ -81,7 +83,9 @@ class TransformersTarget:
         self.vocab_size = _head_width(model)
         self.max_context = _max_context(self._config)
         self.eos_token_ids = _eos_token_ids(model)
-        self.default_repetition_penalty = _repetition_penalty(model)
+        self.default_repetition_penalty = float(getattr(model.generation_config, "repetition_penalty", None) or 1.0)
+        self.unapplied_settings = _unapplied_settings(model)
+        self.ranks = ranks_of(model)
         self._layers = int(self._config.num_hidden_layers)
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -172,8 +176,34 @@ class TransformersTarget:
             rows.append(np.arange(at + len(tokens) - 1, end))
             at = end
         row_ptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
-        logits = self._forward(segments, np.concatenate(ids), np.concatenate(rows))
-        return Scores(logits, row_ptr)
+        kept: list[torch.Tensor] = []
+        hook = None
+        if self.keeps_hidden:
+            head = self.model.get_output_embeddings()
+            hook = head.register_forward_pre_hook(lambda _, arguments: kept.append(arguments[0]))
+        wanted = np.concatenate(rows)
+        try:
+            logits = self._forward(segments, np.concatenate(ids), wanted)
+        finally:
+            if hook is not None:
+                hook.remove()
+        hidden = None
+        if kept:
+            states = kept[0].reshape(-1, kept[0].shape[-1])
+            hidden = (states if len(states) == len(wanted) else states[wanted]).float().cpu().numpy()
+        return Scores(logits, row_ptr, hidden)
+
+    def forward_segments(self, segments: Sequence[Segment], ids: npt.NDArray[np.int64]) -> torch.Tensor:
+        """Run one forward over rows that the caller laid out, and return all their logits, shape (rows, V), on the CPU.
+
+        Parameters
+        ----------
+        segments : sequence of Segment
+            Memory, positions and visibility of consecutive rows. The new rows are written behind each memory's length,
+            which stays as it is.
+        ids : array of int64, shape (rows,)
+        """
+        return self._forward(list(segments), ids, range(len(ids)))
 
     def _forward(
         self, segments: list[Segment], ids: npt.NDArray[np.int64], rows: Sequence[int] | npt.NDArray[np.int64]
@@ -263,21 +293,14 @@ def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(int(i) for i in np.atleast_1d(np.asarray(configured)) if int(i) >= 0)  # -1 stands for none
 
 
-def _repetition_penalty(model: PreTrainedModel) -> float:
-    """Return the repetition penalty of the model's own generation configuration, which plain greedy decoding uses too.
+def _unapplied_settings(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the settings of the model's generation configuration that change the law and that we do not apply.
 
-    Other settings there that would change the law are named in one warning, for they are not applied.
+    The repetition penalty we do apply, for plain greedy decoding uses it too.
     """
     configured = model.generation_config
-    ignored = {
+    return {
         name: value
         for name in _LAW_SETTINGS
         if (value := getattr(configured, name, None)) not in (None, 0, 0.0, 1.0, [], ())
     }
-    if ignored:
-        warnings.warn(
-            f"the generation configuration of {type(model).__name__} sets {ignored}, which specrs does not apply by "
-            "itself; pass the matching logits_processor",
-            stacklevel=4,
-        )
-    return float(getattr(configured, "repetition_penalty", None) or 1.0)

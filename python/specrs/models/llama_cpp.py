@@ -41,10 +41,15 @@ COST_ROWS = (1, 2, 3, 4, 6, 7, 8, 12, 16, 17, 24, 32, 48, 64)
 MEASURED_AGAIN = 8
 #: Tokens before the rows when cost is measured.
 COST_CONTEXT = 256
+#: Kernels round activations to the type of the weights, and to 8 bits where these are quantised.
+ROUNDING = {"F32": 2.0**-10, "BF16": 2.0**-7, "F16": 2.0**-10}  # keys and values are float16 at best
+QUANTISED = 2.0**-8
 #: Loading options that go to llama.cpp, with what they are.
 OPTIONS = {
     "context": "tokens that all requests together may hold before memory grows",
     "gpu_layers": "layers that run on a GPU, where llama.cpp was built for one",
+    "repack": "whether llama.cpp lays weights out anew for its wide kernels, as it does by default",
+    "flash_attention": "whether attention runs in llama.cpp's fused kernel",
 }
 
 
@@ -66,6 +71,10 @@ class LlamaCppTarget:
         Cells to begin with.
     gpu_layers : int
         Layers that run on a GPU, where llama.cpp was built for one.
+    repack : bool
+        Whether llama.cpp lays weights out anew for its wide kernels, as it does by default.
+    flash_attention : bool
+        Whether attention runs in llama.cpp's fused kernel; llama-cpp-python does not by default.
 
     Raises
     ------
@@ -80,8 +89,6 @@ class LlamaCppTarget:
     prefill_chunk = BATCH_ROWS
     #: Which ``backend`` of ``specrs.load`` made this target; a draft model is loaded by the same one.
     backend = "llama.cpp"
-    #: Draft tokens beyond which a forward never paid on a CPU; see ``docs/embedding/llama_cpp.md``.
-    longest_draft = 63
 
     def __init__(
         self,
@@ -91,6 +98,8 @@ class LlamaCppTarget:
         name: str | None = None,
         context: int = FIRST_CELLS,
         gpu_layers: int = 0,
+        repack: bool = True,
+        flash_attention: bool = False,
     ) -> None:
         library = require_llama_cpp()
         for what, value, least in (("threads", threads, 1), ("context", context, 1), ("gpu_layers", gpu_layers, -1)):
@@ -99,7 +108,7 @@ class LlamaCppTarget:
         if not path.is_file():
             raise ModelNotFoundError(f"no model file at {str(path)!r}")
         metadata = read_metadata(path)  # refuses what is no GGUF file before llama.cpp prints about it
-        self.model = _Weights(library, path, gpu_layers)
+        self.model = _Weights(library, path, gpu_layers, repack)
         pointer = self.model.pointer
         self.path = path
         self.name = name or path.name
@@ -110,11 +119,19 @@ class LlamaCppTarget:
         self.max_context: int | None = int(library.llama_model_n_ctx_train(pointer)) or None
         self.dtype = self.model.description
         self.version = installed_version()
+        #: Relative spacing of the numbers that products are made of; ``compare`` tells near-ties by it.
+        self.rounding = next((step for kind, step in ROUNDING.items() if kind in self.dtype), QUANTISED)
         self._cost: CostTable | None = None
 
         # Without a reference to this target, so that it can go as soon as nobody uses it.
         make_context = functools.partial(
-            Context, library, pointer, self.model, threads=self.threads, vocab_size=self.vocab_size
+            Context,
+            library,
+            pointer,
+            self.model,
+            threads=self.threads,
+            vocab_size=self.vocab_size,
+            flash_attention=flash_attention,
         )
         self._memory = SequenceMemory(make_context, context, _cell_bytes(metadata))
 
@@ -263,9 +280,10 @@ def _node_rows(state: LlamaState, anchor: int, tokens: TokenArray, depths: Index
 class _Weights:
     """Loaded weights, freed when nobody holds them."""
 
-    def __init__(self, library: Any, path: Path, gpu_layers: int) -> None:
+    def __init__(self, library: Any, path: Path, gpu_layers: int, repack: bool) -> None:
         settings = library.llama_model_default_params()
         settings.n_gpu_layers = gpu_layers
+        settings.use_extra_bufts = repack
         self.pointer = library.llama_model_load_from_file(str(path).encode(), settings)
         if not self.pointer:
             raise UnsupportedModelError(

@@ -68,6 +68,7 @@ def load(
     Returns
     -------
     TransformersTarget or LlamaCppTarget
+        The same one for the same model object, with what was measured about it.
 
     Raises
     ------
@@ -96,9 +97,11 @@ def load(
             raise InvalidInputError(f"threads must be >= 1, got {threads}")
         torch.set_num_threads(threads)
     if not isinstance(model, (str, Path)):
-        target = TransformersTarget(model, tokenizer)
+        from specrs.models.kept import kept_target
+
+        target = kept_target(model, accelerate=accelerate, tokenizer=tokenizer)
         model.eval()
-        return _ready(target, accelerate)
+        return target
     if dtype is not None and dtype not in ("float32", "bfloat16", "float16"):
         raise InvalidInputError(f"dtype must be 'float32', 'bfloat16' or 'float16', got {dtype!r}")
     loaded, own_tokenizer = _from_disk(str(model), dtype, options, progress)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrs import _core
+from specrs.engine.ranks import ONE_RANK
 from specrs.errors import CorruptFileError, FileAccessError
 from specrs.types import Draft
 
@@ -176,6 +177,7 @@ def measure_rows(
     The forward is the engine's own: memory of each request, packed rows, logits of all of them. ``refine`` measures
     between two counts where the cost steps.
     """
+    ranks = getattr(target, "ranks", ONE_RANK)
     most = max(rows)
     tokens = np.zeros(context, np.uint32)
     states = []
@@ -194,7 +196,8 @@ def measure_rows(
             start = time.perf_counter()
             target.score(states, anchors, draft)
             times.append(time.perf_counter() - start)
-        return statistics.median(times)
+        # What is measured next depends on what was measured: ranks of one model go by rank 0's clock.
+        return ranks.agree(lambda: statistics.median(times))
 
     seconds(rows[0])  # the first forward of a shape is slower
     found = {count: seconds(count) for count in rows}
@@ -233,6 +236,7 @@ def fingerprint(target: TargetModel) -> dict[str, Any]:
             "device": _device(getattr(target, "device", None)),
             "threads": torch.get_num_threads(),
             "accelerated": bool(getattr(target, "accelerated", False)),
+            "ranks": getattr(target, "ranks", ONE_RANK).size,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
@@ -265,6 +269,21 @@ def stored_path(facts: dict[str, Any]) -> Path:
     return cache_folder() / "cost" / f"{key}.json"
 
 
+def _stored(path: Path | None, facts: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the stored table of a setting, as plain values; None when there is none that fits."""
+    if path is None or not path.is_file():
+        return None
+    try:
+        table = CostTable.load(path)
+    except (CorruptFileError, FileAccessError) as error:
+        _log.warning("%s; measuring again", error)
+        return None
+    if table.differs_from(facts):
+        _log.warning("%s holds the costs of another setting; measuring again", path)
+        return None
+    return table.to_dict()
+
+
 def target_cost(target: TargetModel) -> CostTable:
     """Return the target's cost table: the one in use, else the stored one of this very setting, else measured now.
 
@@ -275,19 +294,13 @@ def target_cost(target: TargetModel) -> CostTable:
     if table is not None and table.fingerprint in (None, facts):
         return table
     path = stored_path(facts) if target.model is not None else None
-    table = None
-    if path is not None and path.is_file():
-        try:
-            table = CostTable.load(path)
-        except (CorruptFileError, FileAccessError) as error:
-            _log.warning("%s; measuring again", error)
-        else:
-            if table.differs_from(facts):
-                _log.warning("%s holds the costs of another setting; measuring again", path)
-                table = None
+    ranks = getattr(target, "ranks", ONE_RANK)
+    # Measuring takes forwards, in which all ranks meet: none may find a table that another does not.
+    known = ranks.agree(lambda: _stored(path, facts))
+    table = None if known is None else CostTable.from_dict(known)
     if table is None:
         table = CostTable.measure(target)
-        if path is not None:
+        if path is not None and ranks.rank == 0:
             try:
                 table.save(path)
             except FileAccessError as error:

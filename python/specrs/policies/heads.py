@@ -34,7 +34,8 @@ def features(facts: TokenFacts) -> Matrix:
     own = np.asarray(facts.token_probs(), np.float32)[:, None]
     entropy = np.asarray(facts.entropy(), np.float32)[:, None]
     position = np.asarray(facts.lengths, np.float32)[:, None]
-    return np.concatenate([np.log(np.maximum(top, 1e-9)), np.log(np.maximum(own, 1e-9)), entropy, position / 10], 1)
+    parts = [np.log(np.maximum(top, 1e-9)), np.log(np.maximum(own, 1e-9)), entropy, position / 10]
+    return np.concatenate(parts, 1, dtype=np.float32)
 
 
 class AcceptanceHead:
@@ -70,7 +71,7 @@ class AcceptanceHead:
     def predict(self, x: Matrix) -> Matrix:
         """Return P(accepted), shape (N,), for features of shape (N, FEATURES)."""
         w = self.weights
-        hidden = _silu((x - w["mean"]) / w["scale"] @ w["inner"] + w["inner_bias"])
+        hidden: Any = _silu((x - w["mean"]) / w["scale"] @ w["inner"] + w["inner_bias"])
         for _ in range(_BLOCKS[self.kind]):
             hidden = hidden + _silu(hidden @ w["block"] + w["block_bias"])
         logits = hidden @ w["outer"] + w["outer_bias"]
@@ -111,9 +112,8 @@ _SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 
-def _silu(x: Matrix) -> Matrix:
-    found: Matrix = x / (1.0 + np.exp(-np.clip(x, -30, 30)))
-    return found
+def _silu(x: Any) -> Any:
+    return x / (1.0 + np.exp(-np.clip(x, -30, 30)))
 
 
 def train(
@@ -169,7 +169,7 @@ def train(
             log_yes, log_no = torch.nn.functional.logsigmoid(logits), torch.nn.functional.logsigmoid(-logits)
             loss = -(target[batch] * log_yes + weight * (1 - target[batch]) * log_no).mean()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
     trained = {name: value.detach().numpy() for name, value in parameters.items()}
     return AcceptanceHead(kind, {"mean": mean, "scale": scale, **trained})

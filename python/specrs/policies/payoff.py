@@ -42,7 +42,7 @@ class Payoff:
         return [min(self._max_nodes, limit) for limit in limits]
 
     def go_on(self, requests: Sequence[Request]) -> GoOn | None:
-        """Return None: the drafter knows how long its drafts are to be."""
+        """Leave the length of a chain to its drafter."""
         return None
 
     def trim(self, requests: Sequence[Request], draft: Draft) -> Draft:
@@ -54,8 +54,8 @@ class Payoff:
         self._router.note_forward(draft.batch_size + len(draft.tokens), seconds.score)
 
     def finish(self, request: Request) -> None:
-        """Forget nothing: what is kept of requests, the drafter keeps."""
+        """Nothing is kept per request."""
 
     def message(self) -> str | None:
-        """Return None: the report's counts by source tell what was chosen."""
+        """Nothing to add: the report counts what each arm brought."""
         return None

@@ -51,6 +51,9 @@ class Report:
     parameters : dict
         Effective sampling and stop parameters.
     warnings : list of str
+    bias : float or None
+        Under a relaxed verification, a bound on the total-variation distance of the text's law from the target's; above
+        1 it says nothing.
     """
 
     method: str
@@ -74,6 +77,7 @@ class Report:
     speedup: float | None
     parameters: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
+    bias: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values, ready for JSON."""
@@ -90,6 +94,7 @@ def make_report(
     method: str,
     plain_step_seconds: float | None,
     policy_message: str | None = None,
+    bias: float | None = None,
 ) -> Report:
     """Return the report over ``requests``: one of them, or all of a run pooled.
 
@@ -114,7 +119,8 @@ def make_report(
     first = requests[0]
     report = Report(
         method=method,
-        lossless=True,
+        lossless=bias is None,
+        bias=bias,
         prompt_tokens=sum(request.prompt_length for request in requests),
         reused_tokens=sum(request.reused for request in requests),
         new_tokens=emitted,
@@ -176,6 +182,11 @@ def render(report: Report) -> str:
     total = sum(split.values()) or 1.0
     lines = [
         f"method            {report.method} ({'lossless' if report.lossless else 'LOSSY'})",
+        *(
+            []
+            if report.bias is None
+            else [f"bias              at most {report.bias:.3f} from the target's law (bound)"]
+        ),
         f"tokens            {report.prompt_tokens} prompt ({report.reused_tokens} reused) + {report.new_tokens} new",
         f"speed             {number(report.tokens_per_second, '.1f')} tokens/s, first token after "
         f"{number(report.first_token_seconds, '.2f', ' s')}, {report.seconds:.2f} s in all",

@@ -12,6 +12,7 @@ from specrs.verification.base import (
     Verdict,
     Verifier,
 )
+from specrs.verification.ensemble_head import EnsembleHead, Pair
 from specrs.verification.entry import logit_view, verify
 from specrs.verification.lossless import (
     BlockVerification,
@@ -40,12 +41,14 @@ __all__ = [
     "DenseLaw",
     "DraftLaw",
     "DynamicEnsemble",
+    "EnsembleHead",
     "FixedCandidates",
     "Fuzzy",
     "IndependentSiblings",
     "Lenience",
     "OneHotLaw",
     "OptimalTransport",
+    "Pair",
     "SiblingsWithoutReplacement",
     "SparseLaw",
     "StaticEnsemble",

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _warned: set[str] = set()
 
+#: The names that ``specrs._core`` has for the formats of logits.
+_FORMATS: dict[np.dtype[Any], str] = {
+    np.dtype(np.float32): "f32",
+    np.dtype(np.float16): "f16",
+    np.dtype(np.uint16): "bf16",
+}
+
 
 def logit_view(logits: npt.NDArray[Any] | torch.Tensor) -> tuple[npt.NDArray[Any], str]:
     """Return logits as a numpy view and its format for ``specrs._core``.
@@ -48,12 +55,12 @@ def logit_view(logits: npt.NDArray[Any] | torch.Tensor) -> tuple[npt.NDArray[Any
 
             array = array.view(torch.uint16)
         array = array.numpy()
-    formats = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
-    if array.ndim != 2 or array.dtype.name not in formats:
+    found = _FORMATS.get(array.dtype)
+    if array.ndim != 2 or found is None:
         raise InvalidInputError(
             f"logits must have shape (R, V) and be float32, float16 or bfloat16, got {array.shape} of {array.dtype}"
         )
-    return array, formats[array.dtype.name]
+    return array, found
 
 
 def verify(
@@ -121,31 +128,17 @@ def verify(
     """
     verifier = FixedCandidates() if verifier is None else verifier
     array, dtype = logit_view(logits)
-    ids = np.asarray(tokens).reshape(-1).astype(np.int64, casting="unsafe")
-    ids = np.where((ids < 0) | (ids > NO_TOKEN), NO_TOKEN, ids).astype(np.uint32)
+    ids = _token_ids(tokens)
     pointers = np.array([0, len(array)]) if row_ptr is None else np.ascontiguousarray(row_ptr, dtype=np.int64)
     count = max(len(pointers) - 1, 0)
-
-    def per_request(name: str, value: Any, kind: type) -> npt.NDArray[Any]:
-        given = np.asarray(value)
-        if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
-            raise InvalidInputError(
-                f"{name} must be a number or have one entry per request, {count}, got {given.shape}"
-            )
-        return np.ascontiguousarray(np.broadcast_to(given, (count,)), dtype=kind)
-
-    temperatures = per_request("temperature", temperature, np.float32)
-    coins = []
-    for name, given in (("accept_coins", accept_coins), ("emit_coins", emit_coins)):
-        if given is None and bool((temperatures != 0).any()):
-            raise InvalidInputError(f"{name} are needed for requests with a temperature above 0, got none")
-        coins.append(np.zeros(len(array)) if given is None else np.ascontiguousarray(given, dtype=np.float64))
+    temperatures = _per_request("temperature", temperature, np.float32, count)
     arguments: tuple[Any, ...] = (
         temperatures,
-        per_request("top_k", top_k, np.int32),
-        per_request("top_p", top_p, np.float32),
-        per_request("min_p", min_p, np.float32),
-        *coins,
+        _per_request("top_k", top_k, np.int32, count),
+        _per_request("top_p", top_p, np.float32, count),
+        _per_request("min_p", min_p, np.float32, count),
+        _coins("accept_coins", accept_coins, temperatures, len(array)),
+        _coins("emit_coins", emit_coins, temperatures, len(array)),
     )
     draft: tuple[Any, ...] = (
         array,
@@ -160,10 +153,38 @@ def verify(
     if knobs is None:
         return Verdict(*_core.verify(*draft, *arguments, **law), bias=np.zeros(count))
     warn_once(verifier)
-    left = None if budget is None else per_request("budget", budget, np.float64)
+    left = None if budget is None else _per_request("budget", budget, np.float64, count)
     law |= {"beyond_support": beyond_support, "budget": left}
     verdict, bias = _core.verify_relaxed(*(*draft, knobs, *arguments), **law)
     return Verdict(*verdict, bias=bias)
+
+
+def _token_ids(tokens: npt.ArrayLike) -> npt.NDArray[np.uint32]:
+    """Return the tokens as the extension takes them; what is no id becomes one that nothing matches."""
+    given = np.asarray(tokens).reshape(-1)
+    if given.dtype == np.uint32:
+        return np.ascontiguousarray(given)
+    ids = given.astype(np.int64, casting="unsafe")
+    return np.where((ids < 0) | (ids > NO_TOKEN), NO_TOKEN, ids).astype(np.uint32)
+
+
+def _per_request(name: str, value: Any, kind: type, count: int) -> npt.NDArray[Any]:
+    """Return a parameter as one entry per request."""
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**31):
+        return np.full(count, value, kind)
+    given = np.asarray(value)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
+        raise InvalidInputError(f"{name} must be a number or have one entry per request, {count}, got {given.shape}")
+    return np.ascontiguousarray(np.broadcast_to(given, (count,)), dtype=kind)
+
+
+def _coins(name: str, given: Any, temperatures: npt.NDArray[np.float32], rows: int) -> npt.NDArray[np.float64]:
+    """Return the coins of every row; requests that are all greedy need none."""
+    if given is not None:
+        return np.ascontiguousarray(given, dtype=np.float64)
+    if bool((temperatures != 0).any()):
+        raise InvalidInputError(f"{name} are needed for requests with a temperature above 0, got none")
+    return np.zeros(rows)
 
 
 def law_arguments(law: DraftLaw | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ mod draft;
 mod enter;
 mod gpu;
 mod linear;
+mod outcome;
 mod payoff;
 mod policy;
 mod store;
@@ -24,6 +25,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     uniforms::register(m)?;
     verify::register(m)?;
     linear::register(m)?;
+    outcome::register(m)?;
     payoff::register(m)?;
     policy::register(m)?;
     store::register(m)?;

@@ -9,6 +9,7 @@
 pub mod draft;
 pub mod error;
 pub mod linear;
+pub mod outcome;
 pub mod policy;
 pub mod tree;
 pub mod types;

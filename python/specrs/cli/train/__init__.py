@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: What can be trained, in the order that the help shows.
 TRAININGS: dict[str, str] = {
+    "ensemble": "the head that weighs target against draft for relaxed verification (DIVERSED)",
     "payoff": "predict how much of a cache draft will be accepted, for drafter hybrid",
 }
 

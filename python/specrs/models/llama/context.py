@@ -89,9 +89,21 @@ class Context:
         Tokens that all sequences hold together, at most.
     threads : int
     vocab_size : int
+    flash_attention : bool
+        Default: as llama-cpp-python's own plain decoding has it, so that texts can be held against each other.
     """
 
-    def __init__(self, library: Any, model: Any, keep: object, cells: int, *, threads: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        library: Any,
+        model: Any,
+        keep: object,
+        cells: int,
+        *,
+        threads: int,
+        vocab_size: int,
+        flash_attention: bool = False,
+    ) -> None:
         self._library = library
         self._keep = keep
         self._vocab_size = vocab_size
@@ -102,8 +114,9 @@ class Context:
         settings.n_outputs_max = SCORED_ROWS
         settings.n_seq_max = SEQUENCES
         settings.n_threads = settings.n_threads_batch = threads
-        # As llama-cpp-python's own plain decoding has it, so that texts can be held against each other.
-        settings.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        settings.flash_attn_type = (
+            library.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash_attention else library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         settings.kv_unified = True  # cells may belong to several sequences: that is what makes trees possible
         settings.swa_full = True  # a sliding window that drops cells could not be rolled back over its edge
         settings.no_perf = True

@@ -58,8 +58,10 @@ def require_llama_cpp() -> Any:
             f"{TESTED_VERSION}: {INSTALL}"
         )
     log = logging.getLogger("llama-cpp-python")
-    if log.level == logging.NOTSET:  # its way of printing everything; whoever chose a level keeps it
-        log.setLevel(logging.ERROR)
+    # Its handler prints everything at level NOTSET, and takes llama.cpp's warnings for errors. Whoever chose a level
+    # keeps it; what fails is told by our exceptions.
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.CRITICAL)
     return library
 
 

@@ -11,8 +11,8 @@
 
 use super::chain::{Next, end_rejected, next};
 use super::draft_law::DraftLaw;
+use super::element::Element;
 use super::law::{RowLaw, Scratch};
-use super::logits::Element;
 use super::residual::{self, Factors};
 use super::{Job, Round, Status};
 

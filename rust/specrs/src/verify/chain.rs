@@ -5,8 +5,8 @@
 //! norm(max(target - draft, 0)). A token chosen with certainty has draft probability 1.
 
 use super::draft_law::{DraftLaw, LawRow};
+use super::element::Element;
 use super::law::{RowLaw, Scratch};
-use super::logits::Element;
 use super::residual::{self, Factors, Residual};
 use super::{Job, Round, Status};
 
@@ -55,7 +55,7 @@ pub(crate) fn verify<E: Element>(
     draft: &DraftLaw<'_>,
     scratch: &mut Scratch,
 ) -> Round {
-    let mut round = Round::default();
+    let mut round = Round::new(&job.request);
     loop {
         let child = round.path.len();
         let row = job.request.first_row + child;

@@ -1,8 +1,9 @@
 //! Distances between a target row's law and the draft's, over the blocks where the target's law has mass.
 
+use super::blocks::BLOCK;
 use super::draft_law::LawRow;
-use super::law::{BLOCK, RowLaw};
-use super::logits::Element;
+use super::element::Element;
+use super::law::RowLaw;
 use super::simd;
 
 /// A measure of how far two laws are apart.

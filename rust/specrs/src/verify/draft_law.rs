@@ -1,6 +1,6 @@
 //! The law that a draft token was drawn from, in the forms that drafters have it.
 
-use super::law::BLOCK;
+use super::blocks::BLOCK;
 use crate::{Error, Result};
 
 /// Draft probabilities above this are no probabilities; the slack is float rounding of a drafter's own softmax.

@@ -1,9 +1,11 @@
 //! The drafter's own sampling: a token and the law it was drawn from, made by one function.
 
 use super::batch::check_sampling;
-use super::law::{RowLaw, Scratch, argmax};
-use super::logits::{Element, Logits, with_rows};
+use super::element::Element;
+use super::law::{RowLaw, Scratch};
+use super::logits::{Logits, with_rows};
 use super::sampling::Sampling;
+use super::scan::argmax;
 use super::{NO_TOKEN, parallel};
 use crate::{Error, Result};
 

@@ -11,21 +11,28 @@
 mod avx2;
 mod batch;
 mod block;
+mod blocks;
 mod chain;
 mod coins;
 mod divergence;
 mod draft_law;
 mod draw;
+mod element;
+mod facts;
+mod kept;
 mod law;
 mod logits;
 mod parallel;
 mod relaxed;
 mod residual;
 mod sampling;
+mod scale;
+mod scan;
 mod scores;
 mod siblings;
 mod simd;
 mod spectr;
+mod truncate;
 mod walk;
 
 pub use batch::{Batch, Coins};
@@ -82,6 +89,11 @@ pub(crate) struct Job<'a> {
 }
 
 impl Round {
+    /// A round of `request` before its first decision. The path's memory is the round's one allocation.
+    fn new(request: &batch::Request<'_>) -> Self {
+        Self { path: Vec::with_capacity(request.tokens.len()), ..Self::default() }
+    }
+
     /// Ends with `bonus` after the path so far.
     fn end(mut self, bonus: u32, status: Status) -> Self {
         (self.bonus, self.status) = (bonus, status);

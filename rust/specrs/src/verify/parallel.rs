@@ -1,9 +1,16 @@
 //! Spreads independent rows over threads that live as long as the call: no pool to fork, to size or to deadlock on.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Logits below which starting a thread costs more than it saves.
 const WORTH_A_THREAD: usize = 1 << 20;
+
+/// Threads that can run at once. Asked once: the answer takes longer than the work of a small call.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+}
 
 /// `(0..count).map(work)` with one `state` per thread. `size` is the amount of work in logits.
 pub(crate) fn map<S, T: Send>(
@@ -12,8 +19,8 @@ pub(crate) fn map<S, T: Send>(
     state: impl Fn() -> S + Sync,
     work: impl Fn(usize, &mut S) -> T + Sync,
 ) -> Vec<T> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = cores.min(count).min(1 + size / WORTH_A_THREAD);
+    let wanted = count.min(1 + size / WORTH_A_THREAD);
+    let threads = if wanted < 2 { 1 } else { wanted.min(cores()) };
     if threads < 2 {
         let mut state = state();
         return (0..count).map(|index| work(index, &mut state)).collect();

@@ -13,8 +13,8 @@
 use super::chain::{Next, end_rejected, next};
 use super::divergence::{Comparison, Divergence, compare, divergence, lenient_bias, set_bias};
 use super::draft_law::{DraftLaw, LawRow};
+use super::element::Element;
 use super::law::{RowLaw, Scratch};
-use super::logits::Element;
 use super::residual::Factors;
 use super::sampling::Sampling;
 use super::{Job, Round, Status};
@@ -162,7 +162,7 @@ pub(crate) fn verify<E: Element>(
     relaxation: &Relaxation<'_>,
     scratch: &mut Scratch,
 ) -> Round {
-    let mut round = Round::default();
+    let mut round = Round::new(&job.request);
     loop {
         let child = round.path.len();
         let row = job.request.first_row + child;
@@ -201,7 +201,7 @@ pub(crate) fn verify_greedy_ensemble<E: Element>(
     target_weight: &[f32],
     scratch: &mut Scratch,
 ) -> Round {
-    let mut round = Round::default();
+    let mut round = Round::new(&job.request);
     let sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
     loop {
         let child = round.path.len();

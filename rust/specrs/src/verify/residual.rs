@@ -1,8 +1,9 @@
 //! What is left of the target's law once a rejected candidate's share is taken out.
 
+use super::blocks::{BLOCK, pick};
 use super::draft_law::LawRow;
-use super::law::{BLOCK, RowLaw, pick};
-use super::logits::Element;
+use super::element::Element;
+use super::law::RowLaw;
 use super::simd;
 
 /// Factors of `max(target_factor * target - draft_factor * draft, 0)`.

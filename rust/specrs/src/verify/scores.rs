@@ -1,7 +1,8 @@
 //! Log-probabilities of tokens under the raw logits: temperature 1, nothing truncated.
 
+use super::element::Element;
 use super::law::{RowLaw, Scratch};
-use super::logits::{Element, Logits, with_rows};
+use super::logits::{Logits, with_rows};
 use super::sampling::Sampling;
 use super::{NO_TOKEN, parallel};
 use crate::{Error, Result};

@@ -9,9 +9,10 @@
 //! - with replacement (`SpecInfer`, arXiv 2305.09781): always the same;
 //! - without replacement (Sequoia, arXiv 2402.12374; EAGLE-1): the earlier candidates taken out, renormalised.
 
+use super::blocks::{BLOCK, pick};
 use super::draft_law::{DraftLaw, LawRow};
-use super::law::{BLOCK, RowLaw, Scratch, pick};
-use super::logits::Element;
+use super::element::Element;
+use super::law::{RowLaw, Scratch};
 use super::{Job, Round, Status, simd};
 
 /// How the siblings of a node were drawn from their common law.
@@ -145,7 +146,7 @@ pub(crate) fn verify<E: Element>(
     replacement: Replacement,
     scratch: &mut Scratch,
 ) -> Round {
-    let mut round = Round::default();
+    let mut round = Round::new(&job.request);
     let mut node = -1;
     loop {
         let Ok(law) = RowLaw::<E>::new(rows[job.request.row(node)], job.sampling, scratch) else {

@@ -3,14 +3,12 @@
 //! The order of additions is written down and a fused multiply-add is fused everywhere, so that every version computes
 //! the same bits.
 
-use super::law::{BLOCK, Scale};
-use super::logits::Element;
+use super::blocks::BLOCK;
+use super::element::Element;
+use super::scale::Scale;
 
 /// Independent running sums inside a block.
 const LANES: usize = 8;
-
-/// Logits that are worked on side by side.
-const GROUP: usize = 4 * LANES;
 
 /// Whether the processor has AVX2 and FMA.
 #[inline]
@@ -36,56 +34,41 @@ pub(super) fn run<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Largest value of each of `blocks`, appended to `maxima`; `low` and `high` take in the smallest and largest key.
+/// Largest value of each of `blocks` into `maxima`; `low` and `high` take in the smallest and largest key.
 pub(super) fn extremes<E: Element>(
     blocks: &[[E::Bits; BLOCK]],
     low: &mut E::Key,
     high: &mut E::Key,
-    maxima: &mut Vec<f32>,
+    maxima: &mut [f32],
 ) {
     #[cfg(target_arch = "x86_64")]
     if is_wide() {
-        #[target_feature(enable = "avx2,fma")]
-        fn wide<E: Element>(blocks: &[[E::Bits; BLOCK]], low: &mut E::Key, high: &mut E::Key, maxima: &mut Vec<f32>) {
-            let mut lows = E::lanes(*low);
-            maxima.extend(blocks.iter().map(|block| {
-                // SAFETY: this function has both features.
-                let largest = unsafe { E::extremes_wide(block, &mut lows) };
-                *high = largest.max(*high);
-                E::key_value(largest)
-            }));
-            *low = E::lowest(&lows);
-        }
         // SAFETY: both features were detected on the line above.
-        return unsafe { wide::<E>(blocks, low, high, maxima) };
+        return unsafe { super::avx2::extremes::<E>(blocks, low, high, maxima) };
     }
-    maxima.extend(blocks.iter().map(|block| {
+    for (block, max) in blocks.iter().zip(maxima) {
         let largest = E::extremes(block, low);
         *high = largest.max(*high);
-        E::key_value(largest)
-    }));
+        *max = E::key_value(largest);
+    }
 }
 
-/// The weight of each of `blocks`, appended to `sums`.
-pub(super) fn weight_sums<E: Element>(blocks: &[[E::Bits; BLOCK]], scale: Scale, sums: &mut Vec<f64>) {
+/// The weight of each of `blocks` into `sums`; no logit is below `lowest`, as far as that is known.
+pub(super) fn weight_sums<E: Element>(blocks: &[[E::Bits; BLOCK]], scale: Scale, lowest: f32, sums: &mut [f64]) {
     #[cfg(target_arch = "x86_64")]
     if is_wide() {
-        #[target_feature(enable = "avx2,fma")]
-        fn wide<E: Element>(blocks: &[[E::Bits; BLOCK]], scale: Scale, sums: &mut Vec<f64>) {
-            // SAFETY: this function has both features.
-            sums.extend(blocks.iter().map(|block| unsafe {
-                super::avx2::weight_sum(
-                    block,
-                    scale,
-                    #[inline(always)]
-                    |eight| E::load(eight),
-                )
-            }));
-        }
         // SAFETY: both features were detected on the line above.
-        return unsafe { wide::<E>(blocks, scale, sums) };
+        return unsafe {
+            if scale.is_surely_positive(lowest) {
+                super::avx2::weight_sums::<E, false>(blocks, scale, sums);
+            } else {
+                super::avx2::weight_sums::<E, true>(blocks, scale, sums);
+            }
+        };
     }
-    sums.extend(blocks.iter().map(|block| sum(&portable_weights::<E>(block, scale))));
+    for (block, total) in blocks.iter().zip(sums) {
+        *total = sum(&portable_weights::<E>(block, scale));
+    }
 }
 
 /// The weights of one block.
@@ -93,22 +76,9 @@ pub(super) fn weight_sums<E: Element>(blocks: &[[E::Bits; BLOCK]], scale: Scale,
 pub(super) fn weights<E: Element>(block: &[E::Bits; BLOCK], scale: Scale) -> [f32; BLOCK] {
     #[cfg(target_arch = "x86_64")]
     if is_wide() {
-        #[target_feature(enable = "avx2,fma")]
-        fn wide<E: Element>(block: &[E::Bits; BLOCK], scale: Scale, out: &mut [f32; BLOCK]) {
-            // SAFETY: this function has both features.
-            unsafe {
-                super::avx2::weights(
-                    block,
-                    scale,
-                    #[inline(always)]
-                    |eight| E::load(eight),
-                    out,
-                );
-            }
-        }
         let mut out = [0f32; BLOCK];
         // SAFETY: both features were detected on the line above.
-        unsafe { wide::<E>(block, scale, &mut out) };
+        unsafe { super::avx2::weights::<E>(block, scale, &mut out) };
         return out;
     }
     portable_weights::<E>(block, scale)
@@ -123,27 +93,62 @@ fn portable_weights<E: Element>(block: &[E::Bits; BLOCK], scale: Scale) -> [f32;
     weights
 }
 
-/// Adds up a block: four values at a time in float32, then [`LANES`] float64 sums.
+/// Writes id and value of each logit of a block that is at least `floor` to the front of the arrays; returns their number.
+/// What lies behind them is overwritten. Ids count from `start`.
+#[inline]
+pub(super) fn compress<E: Element>(
+    block: &[E::Bits; BLOCK],
+    floor: f32,
+    start: u32,
+    ids: &mut [u32; BLOCK],
+    logits: &mut [f32; BLOCK],
+) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if is_wide() {
+        // SAFETY: both features were detected on the line above.
+        return unsafe { super::avx2::compress::<E>(block, floor, start, ids, logits) };
+    }
+    portable_compress::<E>(block, floor, start, ids, logits)
+}
+
+#[inline(always)]
+fn portable_compress<E: Element>(
+    block: &[E::Bits; BLOCK],
+    floor: f32,
+    start: u32,
+    ids: &mut [u32; BLOCK],
+    logits: &mut [f32; BLOCK],
+) -> usize {
+    let mut count = 0;
+    for (id, &bits) in (start..).zip(block) {
+        (ids[count], logits[count]) = (id, E::value(bits));
+        count += usize::from(E::value(bits) >= floor);
+    }
+    count
+}
+
+/// Adds up a block: per lane in float32, where a lane has what 16-bit formats unpack to it, then the lanes in float64.
 #[inline(always)]
 pub(super) fn sum(values: &[f32; BLOCK]) -> f64 {
-    let mut lanes = [0f64; LANES];
-    for group in values.as_chunks::<GROUP>().0 {
+    let mut parts = [0f32; LANES];
+    for sixteen in values.as_chunks::<{ 2 * LANES }>().0 {
         for lane in 0..LANES {
-            let (a, b) = (group[lane] + group[lane + LANES], group[lane + 2 * LANES] + group[lane + 3 * LANES]);
-            lanes[lane] += f64::from(a + b);
+            let first = lane + 4 * (lane / 4);
+            parts[lane] += sixteen[first] + sixteen[first + 4];
         }
     }
+    let lanes = parts.map(f64::from);
     let pairs = [lanes[0] + lanes[4], lanes[1] + lanes[5], lanes[2] + lanes[6], lanes[3] + lanes[7]];
     (pairs[0] + pairs[2]) + (pairs[1] + pairs[3])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::logits::{Bf16, F16, F32};
+    use super::super::element::{Bf16, F16, F32};
     use super::*;
 
     fn same_bits<E: Element>(row: &[[E::Bits; BLOCK]]) {
-        let (mut low, mut high, mut maxima) = (E::HIGHEST, E::LOWEST, vec![]);
+        let (mut low, mut high, mut maxima) = (E::HIGHEST, E::LOWEST, vec![0.0; row.len()]);
         extremes::<E>(row, &mut low, &mut high, &mut maxima);
         let (mut low_portable, mut high_portable) = (E::HIGHEST, E::LOWEST);
         for (block, &max) in row.iter().zip(&maxima) {
@@ -154,12 +159,20 @@ mod tests {
         assert!(low == low_portable && high == high_portable);
         for temperature in [0.3, 1.0, 2.5] {
             let scale = Scale::new(E::key_value(high), temperature);
-            let mut sums = vec![];
-            weight_sums::<E>(row, scale, &mut sums);
+            let mut sums = vec![0.0; row.len()];
+            let lowest = E::key_value(low);
+            weight_sums::<E>(row, scale, lowest, &mut sums);
             for (block, &total) in row.iter().zip(&sums) {
                 let portable = portable_weights::<E>(block, scale);
                 assert_eq!(weights::<E>(block, scale).map(f32::to_bits), portable.map(f32::to_bits));
                 assert_eq!(total.to_bits(), sum(&portable).to_bits());
+                for floor in [f32::NEG_INFINITY, -1.0, 0.0, scale.max] {
+                    let (mut ids, mut logits) = ([[0; BLOCK]; 2], [[0.0; BLOCK]; 2]);
+                    let count = compress::<E>(block, floor, 7, &mut ids[0], &mut logits[0]);
+                    assert_eq!(count, portable_compress::<E>(block, floor, 7, &mut ids[1], &mut logits[1]));
+                    assert_eq!(ids[0][..count], ids[1][..count]);
+                    assert_eq!(logits[0][..count], logits[1][..count]);
+                }
             }
         }
     }

@@ -8,9 +8,10 @@
 //! ```
 //! Exact for every rho with a / beta ≤ rho, and best for the smallest of them.
 
+use super::blocks::{BLOCK, pick};
 use super::draft_law::{DraftLaw, LawRow};
-use super::law::{BLOCK, RowLaw, Scratch, pick};
-use super::logits::Element;
+use super::element::Element;
+use super::law::{RowLaw, Scratch};
 use super::{Job, Round, Status, simd};
 
 /// Bisection steps for rho; any end of the interval is exact, more steps accept a little more.
@@ -95,7 +96,7 @@ pub(crate) fn verify<E: Element>(
     draft: &DraftLaw<'_>,
     scratch: &mut Scratch,
 ) -> Round {
-    let mut round = Round::default();
+    let mut round = Round::new(&job.request);
     let mut node = -1;
     'descend: loop {
         let row = job.request.row(node);

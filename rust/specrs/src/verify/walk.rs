@@ -3,9 +3,10 @@
 //! Exact for every tree and every way of drafting that does not look at the emit coins, duplicates included: the token at
 //! a node is drawn from the target's law before the draft is looked at.
 
-use super::law::{RowLaw, Scratch, argmax};
-use super::logits::Element;
+use super::element::Element;
+use super::law::{RowLaw, Scratch};
 use super::sampling::Sampling;
+use super::scan::argmax;
 use super::{Job, Round, Status};
 
 /// The token that plain decoding takes at a row with this emit coin; `None` if the row has no law.
@@ -19,7 +20,7 @@ pub(crate) fn plain<E: Element>(row: &[E::Bits], sampling: Sampling, coin: f64, 
 
 /// Verifies one request.
 pub(crate) fn verify<E: Element>(job: &Job<'_>, rows: &[&[E::Bits]], scratch: &mut Scratch) -> Round {
-    let mut round = Round::default();
+    let mut round = Round::new(&job.request);
     let mut node = -1;
     loop {
         let row = job.request.row(node);

@@ -1,0 +1,76 @@
+//! The one reading of a row from memory: its largest logit, block by block, and the weight of each block.
+
+use super::blocks::{BLOCK, padded};
+use super::element::Element;
+use super::law::Scratch;
+use super::scale::Scale;
+use super::simd;
+
+/// Blocks that are scanned before they are summed: few enough for the second look to come from the nearest cache.
+const TILE: usize = 16;
+
+/// Why a row has no law: NaN, +∞, or nothing above −∞.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unusable;
+
+/// The largest value of a row of which these are the smallest and the largest key.
+fn largest<E: Element>(low: E::Key, high: E::Key) -> Result<f32, Unusable> {
+    if low < E::LOWEST || high >= E::HIGHEST || high == E::LOWEST {
+        return Err(Unusable);
+    }
+    Ok(E::key_value(high))
+}
+
+/// Reads the row once: block maxima into `maxima`, the largest of all returned.
+pub(super) fn scan<E: Element>(row: &[E::Bits], maxima: &mut Vec<f32>) -> Result<f32, Unusable> {
+    let (mut low, mut high) = (E::HIGHEST, E::LOWEST);
+    let (whole, rest) = row.as_chunks::<BLOCK>();
+    maxima.resize(row.len().div_ceil(BLOCK), 0.0);
+    simd::extremes::<E>(whole, &mut low, &mut high, &mut maxima[..whole.len()]);
+    simd::extremes::<E>(padded::<E>(rest).as_slice(), &mut low, &mut high, &mut maxima[whole.len()..]);
+    largest::<E>(low, high)
+}
+
+/// Reads the row once: block maxima, the weight of each block, and the largest logit.
+pub(super) fn scan_and_sum<E: Element>(
+    row: &[E::Bits],
+    temperature: f32,
+    maxima: &mut Vec<f32>,
+    sums: &mut Vec<f64>,
+) -> Result<f32, Unusable> {
+    let (mut low, mut high) = (E::HIGHEST, E::LOWEST);
+    let mut scale = Scale::new(f32::NEG_INFINITY, temperature);
+    let (whole, rest) = row.as_chunks::<BLOCK>();
+    let last = padded::<E>(rest);
+    let blocks = row.len().div_ceil(BLOCK);
+    maxima.resize(blocks, 0.0);
+    sums.resize(blocks, 0.0);
+    let mut first = 0;
+    for tile in whole.chunks(TILE).chain([last.as_slice()]) {
+        let end = first + tile.len();
+        let mut tile_low = E::HIGHEST;
+        simd::extremes::<E>(tile, &mut tile_low, &mut high, &mut maxima[first..end]);
+        low = low.min(tile_low);
+        let tile_max = maxima[first..end].iter().copied().fold(scale.max, f32::max);
+        if tile_max > scale.max {
+            // What is summed so far is relative to a smaller maximum.
+            let factor = ((f64::from(scale.max) - f64::from(tile_max)) * f64::from(scale.rate)).exp2();
+            for sum in &mut sums[..first] {
+                *sum *= factor;
+            }
+            scale.max = tile_max;
+        }
+        simd::weight_sums::<E>(tile, scale, E::key_value(tile_low), &mut sums[first..end]);
+        first = end;
+    }
+    largest::<E>(low, high)
+}
+
+/// The most probable token of a row, the lowest id among equals.
+pub(crate) fn argmax<E: Element>(row: &[E::Bits], scratch: &mut Scratch) -> Result<u32, Unusable> {
+    let max = scan::<E>(row, &mut scratch.maxima)?;
+    let block = scratch.maxima.iter().position(|&m| m == max).unwrap_or(0);
+    let start = block * BLOCK;
+    let inside = row[start..].iter().position(|&bits| E::value(bits) == max).unwrap_or(0);
+    Ok((start + inside) as u32)
+}
