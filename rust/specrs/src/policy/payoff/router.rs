@@ -300,7 +300,6 @@ impl PayoffRouter {
         match (chain, tree) {
             (None, None) => other.choice,
             (Some((_, nodes)), None) => Choice::Chain { nodes },
-            (None, Some((_, nodes))) => Choice::Tree { nodes },
             // Of equal gains the chain: it has no more nodes.
             (Some((gain, nodes)), Some((more, _))) if gain >= more => Choice::Chain { nodes },
             (_, Some((_, nodes))) => Choice::Tree { nodes },
