@@ -49,7 +49,7 @@ pub enum Rule {
     Rate,
     /// The whole chain if more than this many accepted tokens are expected of it (Hybrid Verified Decoding: 6).
     Expected(f32),
-    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, TensorRT-LLM: 4).
+    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, `TensorRT-LLM`: 4).
     Match(u32),
 }
 
