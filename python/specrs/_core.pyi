@@ -698,6 +698,17 @@ class PayoffRouter:
             Longest match behind the cache's drafts.
         """
 
+    def weigh(self, path_probs: npt.NDArray[np.float32]) -> int:
+        """Return how many nodes of a chain with these path probabilities, shape (N,), pay against a plain step.
+
+        For a loop of somebody else's: no request, no model drafter, nothing learned.
+        """
+
+    def note_chain(
+        self, tokens: npt.NDArray[np.uint32], path_probs: npt.NDArray[np.float32], following: npt.ArrayLike
+    ) -> None:
+        """Learn from a chain, verified or not, by the tokens that followed it."""
+
     def note_forward(self, rows: int, seconds: float) -> None:
         """Learn the time of a target forward over ``rows`` rows."""
 

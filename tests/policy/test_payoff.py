@@ -95,3 +95,18 @@ def test_bad_input() -> None:
         route(router, NOTHING)
     with pytest.raises(CorruptFileError, match="first line"):
         PayoffRouter.load("hello")
+
+
+def test_a_chain_is_weighed_for_a_loop_of_somebody_elses() -> None:
+    router = PayoffRouter(token_cost=0.2)
+    paths = np.array([0.6, 0.54], np.float32)
+    assert router.weigh(paths) == 2
+    assert router.weigh(paths[:0]) == 0
+    before = router.save()
+    router.note_chain(np.array([5, 6], np.uint32), paths, [])
+    assert router.save() == before, "no text, no label"
+    for _ in range(300):
+        router.note_chain(np.array([5, 6], np.uint32), paths, [7])
+    assert router.weigh(paths) == 0
+    with pytest.raises(InvalidInputError, match="one length"):
+        router.note_chain(np.array([5], np.uint32), paths, [7])

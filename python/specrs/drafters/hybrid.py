@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specrs.engine.request import Request
     from specrs.policies.cost import CostTable
     from specrs.policies.payoff import Payoff
-    from specrs.types import FloatArray, TokenArray
+    from specrs.types import FloatArray, IndexArray, TokenArray
 
 #: A branch of the cache's drafts ends below this probability of being reached; the router cuts further.
 LEAST_PROB = 0.02
@@ -39,8 +39,8 @@ class _Proposal:
 
     arm: str
     tokens: TokenArray
-    parents: np.ndarray
-    depths: np.ndarray
+    parents: IndexArray
+    depths: IndexArray
     confidence: FloatArray
     laws: FloatArray | None = None
 
@@ -279,7 +279,7 @@ def _is_repeatable(request: Request) -> bool:
     return request.sampling.temperature > 0 and request.sampling.seed is not None
 
 
-def _offer(draft: Draft, b: int) -> tuple[TokenArray, np.ndarray, FloatArray]:
+def _offer(draft: Draft, b: int) -> tuple[TokenArray, IndexArray, FloatArray]:
     nodes = draft.nodes_of(b)
     assert draft.confidence is not None
     return draft.tokens[nodes], draft.parents[nodes], draft.confidence[nodes]

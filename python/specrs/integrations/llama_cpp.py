@@ -74,7 +74,7 @@ class DraftModel:
         self._request = 0
         self._text = np.empty(0, np.intc)
         self._started = False
-        self._found: tuple[Any, Any, Any] | None = None  # what the cache proposed: tokens, parents, path probabilities
+        self._found: tuple[Any, Any] | None = None  # what the cache proposed: tokens and path probabilities| None = None  # what the cache proposed: tokens, parents, path probabilities
         self._offered = np.empty(0, np.intc)
         self.steps = self.drafted = self.accepted = self.gated = 0
         _register(type(self))
@@ -97,12 +97,12 @@ class DraftModel:
             new = ids
         self._text = ids.astype(np.intc)
         self._found = None
-        tokens, parents, _, confidence, *_ = self._cache.step(
+        tokens, _, _, confidence, *_ = self._cache.step(
             self._request, new, self._max_tokens, min_prob=self._min_prob
         )
         paths = np.cumprod(confidence, dtype=np.float32)
-        self._found = (tokens, parents, paths)
-        _, nodes = self._router.choose(paths, 0.5)  # 'plain' comes with 0 nodes
+        self._found = (tokens, paths)
+        nodes = self._router.weigh(paths)
         self.gated += bool(len(tokens)) and not nodes
         self.drafted += nodes
         self._offered = tokens[:nodes].astype(np.intc)
@@ -122,12 +122,12 @@ class DraftModel:
     def _learn(self, new: npt.NDArray[Any], seconds: float | None) -> None:
         """Learn from what followed the last proposal, offered or not, and from how long the step took."""
         if self._found is not None:
-            self._router.note_cache(*self._found, new)
+            self._router.note_chain(*self._found, new)
         same = min(len(self._offered), len(new))
         wrong = np.flatnonzero(self._offered[:same] != new[:same])
         self.accepted += int(wrong[0]) if len(wrong) else same
         if seconds is not None:
-            self._router.note_time(1 + len(self._offered), seconds)
+            self._router.note_forward(1 + len(self._offered), seconds)
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -106,10 +106,12 @@ def replay(
                 uniform=1.0,
                 match_length=match,
             )
-            following = text[at : at + nodes]
-            equal = tokens[: len(following)] == following
-            accepted = len(equal) if equal.all() else int(equal.argmin())
-            at = min(len(text), at + (accepted + 1 if arm == "chain" else OTHER_ARM))
+            written = OTHER_ARM
+            if arm == "chain":
+                following = text[at : at + nodes]
+                equal = tokens[: len(following)] == following
+                written = (len(equal) if equal.all() else int(equal.argmin())) + 1
+            at = min(len(text), at + written)
         cache.append(number, text[read:])
         cache.finish(number)
         router.finish(number, text)

@@ -7,8 +7,9 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use specrs::policy::payoff::{self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule};
+use specrs::policy::payoff::{self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule, replayed};
 
+use crate::draft::tokens_of;
 use crate::enter::{enter, invalid};
 
 /// Tokens, parents and confidences of a cache draft, as the cache returns them.
@@ -236,6 +237,43 @@ impl PayoffRouter {
             Choice::Tree { nodes } => ("tree", nodes),
             Choice::Model { nodes } => ("model", nodes),
             Choice::Plain => ("plain", 0),
+        })
+    }
+
+    fn weigh(&self, py: Python<'_>, path_probs: PyReadonlyArray1<'_, f32>) -> PyResult<usize> {
+        let path_probs = slice(py, "path_probs", &path_probs)?;
+        enter(py, || {
+            let tokens = vec![0; path_probs.len()];
+            let parents: Vec<i32> = (-1..path_probs.len() as i32 - 1).collect();
+            let chain = Offer { tokens: &tokens, parents: &parents, path_probs, match_length: 0 };
+            let round = Round { chain, budget: path_probs.len(), batch: 1, uniform: 1.0, ..Round::default() };
+            Ok(match self.lock().weigh(&round)? {
+                Choice::Chain { nodes } => nodes,
+                _ => 0,
+            })
+        })
+    }
+
+    fn note_chain(
+        &self,
+        py: Python<'_>,
+        tokens: PyReadonlyArray1<'_, u32>,
+        path_probs: PyReadonlyArray1<'_, f32>,
+        following: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (tokens, path_probs) = (slice(py, "tokens", &tokens)?, slice(py, "path_probs", &path_probs)?);
+        let following = tokens_of(py, following)?;
+        if tokens.len() != path_probs.len() {
+            let found = (tokens.len(), path_probs.len());
+            return Err(invalid(py, &format!("tokens and path_probs must have one length, got {found:?}")));
+        }
+        enter(py, || {
+            let parents: Vec<i32> = (-1..tokens.len() as i32 - 1).collect();
+            let fate = replayed(tokens, &parents, &following);
+            let known: Vec<(f32, bool)> =
+                fate.into_iter().zip(path_probs).filter_map(|(fate, &prob)| Some((prob, fate?))).collect();
+            self.lock().note_chain(&known);
+            Ok(())
         })
     }
 

@@ -30,7 +30,7 @@ fn main() {
     let bias = weights(HIDDEN);
     let mlp = Mlp::new([&first, &bias], [&second, &bias], [&last, &[0.1]], "").expect("fits");
     let features: [f32; FEATURES] = std::array::from_fn(|i| i as f32 / 8.0 - 1.0);
-    println!("predictor alone: {:.0} ns", median(|| drop(black_box(mlp.predict(black_box(&features))))));
+    println!("predictor alone: {:.0} ns", median(|| _ = black_box(mlp.predict(black_box(&features)))));
 
     let text: Vec<u32> = (0..4000).collect();
     let tokens: Vec<u32> = (1_000_000..1_000_016).collect();

@@ -1,7 +1,7 @@
 //! The reader of segment files against damage: every byte changed, every length, foreign bytes. Nothing panics, full
 //! checks find every damage, and a file that the quick check lets through never reads outside itself.
 //!
-//! `fuzz/` holds the same as a libFuzzer target. `SPECRS_FUZZ_OPERATIONS` makes this longer.
+//! `fuzz/` holds the same as a `libFuzzer` target. `SPECRS_FUZZ_OPERATIONS` makes this longer.
 
 use std::path::{Path, PathBuf};
 

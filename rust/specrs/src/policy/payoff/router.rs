@@ -49,7 +49,7 @@ pub enum Rule {
     Rate,
     /// The whole chain if more than this many accepted tokens are expected of it (Hybrid Verified Decoding: 6).
     Expected(f32),
-    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, TensorRT-LLM: 4).
+    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, `TensorRT-LLM`: 4).
     Match(u32),
 }
 
@@ -254,6 +254,18 @@ impl PayoffRouter {
         Ok(choice)
     }
 
+    /// Chooses by the drafts and costs alone, for a caller that keeps its own record of requests: no predictor, nothing
+    /// learned.
+    ///
+    /// # Errors
+    /// If the arrays of a draft do not fit together.
+    pub fn weigh(&self, round: &Round<'_>) -> Result<Choice> {
+        for offer in [&round.chain, &round.tree] {
+            check(offer)?;
+        }
+        Ok(self.choose(round, self.model.rate(self.options.acceptance), 0, None))
+    }
+
     fn choose(&self, round: &Round<'_>, acceptance: f64, written: usize, predicted: Option<f32>) -> Choice {
         let plain_seconds = self.cost(round, 0);
         let plain = Arm { choice: Choice::Plain, tokens: 1.0, rate: 1.0 / plain_seconds };
@@ -288,7 +300,6 @@ impl PayoffRouter {
         match (chain, tree) {
             (None, None) => other.choice,
             (Some((_, nodes)), None) => Choice::Chain { nodes },
-            (None, Some((_, nodes))) => Choice::Tree { nodes },
             // Of equal gains the chain: it has no more nodes.
             (Some((gain, nodes)), Some((more, _))) if gain >= more => Choice::Chain { nodes },
             (_, Some((_, nodes))) => Choice::Tree { nodes },

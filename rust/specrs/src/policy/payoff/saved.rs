@@ -8,6 +8,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 const TITLE: &str = "specrs payoff 2";
 
+fn line(name: &str, first: f64, second: f64) -> String {
+    format!("{name} {first} {second}\n")
+}
+
 impl PayoffRouter {
     /// What was learned about the cache, the forwards and the model drafter, as text with its version. Requests are left
     /// out.
@@ -17,12 +21,12 @@ impl PayoffRouter {
         let mut text = format!("{TITLE}\nmodel {acceptance} {longest_model} {hits} {tries}\nexplore {explore}\n");
         for (name, cost) in [("forward", &self.forward), ("draft", &self.model_forward)] {
             for (rows, seconds) in cost.points() {
-                text.push_str(&format!("{name} {rows} {seconds}\n"));
+                text += &line(name, rows, seconds);
             }
         }
         for (name, calibration) in [("chain", &self.chain), ("tree", &self.tree)] {
             for (accepted, seen) in calibration.counts() {
-                text.push_str(&format!("{name} {accepted} {seen}\n"));
+                text += &line(name, accepted, seen);
             }
         }
         text
