@@ -93,7 +93,10 @@ class Switch:
         from vllm.v1.spec_decode.ngram_proposer import NgramProposer
 
         config.prompt_lookup_min, config.prompt_lookup_max = 2, 5
-        return NgramProposer(self.config)
+        made = NgramProposer(self.config)
+        # numba compiles at the first call with the arrays that the engine really passes.
+        made.propose(self.ngram_tokens, [[1]], self.shown[0], self.shown[1])
+        return made
 
     def propose(self, sampled, lengths, tokens, slot_mappings=None):
         import time
@@ -101,6 +104,7 @@ class Switch:
         for new, draft in zip(sampled, self.last, strict=False):
             self.counts["drafted"] += len(draft)
             self.counts["accepted"] += max(len(new) - 1, 0)
+        self.shown = lengths, tokens
         self.counts["steps"] += 1
         self.counts["emitted"] += sum(map(len, sampled))
         start = time.perf_counter()

@@ -295,13 +295,16 @@ def test_dead_drafts_start_anew_with_a_warning(monkeypatch, caplog):
     proposer = Proposer(config(options={"gate": "off"}))
     rng = np.random.default_rng(0)
     tokens = np.zeros((1, 512), np.int32)
-    text = [1, 2, 3, 4, 5, 6] * 6
+    text, new = [1, 2, 3, 4, 5, 6] * 6, [6]
     with caplog.at_level(logging.WARNING):
-        for _ in range(40):
+        for step in range(40):
             tokens[0, : len(text)] = text
-            (draft,) = proposer.propose([text[-1:]], np.array([len(text)]), tokens)
-            text.append(draft[0] if draft and len(text) < 45 else int(rng.choice([1, 2, 3])))
+            (draft,) = proposer.propose([new], np.array([len(text)]), tokens)
+            # A few drafts are accepted, then none.
+            new = [*draft, 1 + len(draft) % 6] if step < 3 else [int(rng.choice([1, 2, 3]))]
+            text += new
     assert "starting anew" in caplog.text
+    assert proposer.stats()["accepted"] > 0
 
 
 def test_two_processes_share_a_store(tmp_path):

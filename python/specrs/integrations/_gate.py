@@ -46,6 +46,7 @@ class StepTimes:
         self._token_cost = token_cost
         self._at: Floats | None = None
         self._time: Floats | None = None
+        self._table: Floats = np.empty(0)
 
     @property
     def measured(self) -> bool:
@@ -67,6 +68,7 @@ class StepTimes:
             expected = float(self.seconds(np.array([rows], np.float64))[0])
             ratio = min(max(seconds / expected, 1 / OUTLIER), OUTLIER)
             self._seconds[nearest] = known * (1 + RECENT * (ratio - 1))
+        self._table = np.empty(0)
         seen = ~np.isnan(self._seconds)
         # More rows never cost less; where noise says so, both points are believed by half.
         self._at, self._time = self._rows[seen], _rising(self._seconds[seen])
@@ -86,6 +88,12 @@ class StepTimes:
             slope = max(slope, (time[-1] - time[-2]) / (at[-1] - at[-2]))
         beyond = time[-1] + slope * (rows - at[-1])
         return np.where(rows < at[0], below, np.where(rows > at[-1], beyond, inside))
+
+    def run(self, first: int, count: int) -> Floats:
+        """Return the expected seconds of steps over ``first`` rows, one more, and so on, shape (count,)."""
+        if len(self._table) < first + count:
+            self._table = self.seconds(np.arange(2 * (first + count), dtype=np.float64))
+        return self._table[first : first + count]
 
     def to_dict(self) -> dict[str, list[float]]:
         """Return what was measured."""
@@ -138,17 +146,22 @@ class PayoffGate:
         # Strictly falling along a draft, so that what stays is its beginning.
         survival = np.cumprod(np.minimum(rate, 0.999), axis=1)
         survival[np.arange(longest) >= lengths[:, None]] = 0
-        order = np.argsort(-survival, axis=None, kind="stable")[: int(lengths.sum())]
-        gain = survival.ravel()[order]
-        expected = batch + np.concatenate([[0.0], np.cumsum(gain)])
-        speed = expected / self.times.seconds(batch + np.arange(len(order) + 1, dtype=np.float64))
+        gain = -np.sort(-survival, axis=None)[: int(lengths.sum())]
+        expected = np.cumsum(np.concatenate([[float(batch)], gain]))
+        speed = expected / self.times.run(batch, len(gain) + 1)
         best = int(speed.argmax())
         if best and speed[best] < MARGIN * speed[0]:
             best = 0
         self._plain_steps = 0 if best else self._plain_steps + 1
         if self._plain_steps >= PROBE_EVERY and gain[0] > PROBE_LEAST:
-            self._plain_steps, best = 0, min(PROBE_NODES, len(order))
-        return np.bincount(order[:best] // longest, minlength=batch)
+            self._plain_steps, best = 0, min(PROBE_NODES, len(gain))
+        if not best:
+            return np.zeros(batch, np.int64)
+        kept: Integers = (survival >= gain[best - 1]).sum(1)
+        if int(kept.sum()) > best:  # equal ones at the edge: the first rows have them
+            order = np.argsort(-survival, axis=None, kind="stable")[:best]
+            kept = np.bincount(order // longest, minlength=batch)
+        return kept
 
     def learn(
         self, confidence: Floats, matches: Integers, tokens: npt.NDArray[Any], following: npt.NDArray[Any]

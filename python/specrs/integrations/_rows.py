@@ -16,10 +16,10 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 #: Last tokens of the known text that must stand where they stood.
-TAIL = 32
+TAIL = 16
 #: Tokens spread over the text as first seen that must stand where they stood. A row that may hold a request of another
 #: row, or one that was away, must also have the checksum of that text.
-MARKS = 16
+MARKS = 8
 #: Steps for which a request may be out of the batch before it counts as finished.
 PATIENCE = 16
 #: Most comparisons of rows with requests whose length is not the expected one.
@@ -127,7 +127,7 @@ class Rows:
         known = self._length[:rows]
         at = np.arange(rows)[:, None]
         tails = _tails(tokens, known) == self._tail[:rows]
-        marks = tokens[at, self._mark_at[:rows]] == self._marks[:rows]
+        marks = take(tokens, at, self._mark_at[:rows]) == self._marks[:rows]
         same: npt.NDArray[np.bool_] = (known > 0) & (known <= lengths) & tails.all(1) & marks.all(1)
         return same
 
@@ -216,9 +216,18 @@ class Rows:
 def _tails(tokens: npt.NDArray[np.int32], lengths: Integers) -> npt.NDArray[np.int32]:
     """Return the last ``TAIL`` tokens before each row's length, shape (B, TAIL); -1 where there are fewer."""
     at = lengths[:, None] + np.arange(-TAIL, 0)
-    tails: npt.NDArray[np.int32] = tokens[np.arange(len(lengths))[:, None], np.maximum(at, 0)]
-    tails[at < 0] = -1
+    tails = take(tokens, np.arange(len(lengths))[:, None], np.maximum(at, 0))
+    if len(lengths) and lengths.min() < TAIL:
+        tails[at < 0] = -1
     return tails
+
+
+def take(tokens: npt.NDArray[np.int32], rows: Integers, columns: Integers) -> npt.NDArray[np.int32]:
+    """Return ``tokens[rows, columns]``; from one piece of memory in a third of the time."""
+    if not tokens.flags.c_contiguous:
+        made: npt.NDArray[np.int32] = tokens[rows, columns]
+        return made
+    return tokens.reshape(-1).take(rows * tokens.shape[1] + columns)
 
 
 def _checksum(text: npt.NDArray[np.int32]) -> int:

@@ -20,7 +20,7 @@ from specrs.errors import InvalidInputError, SpecrsError, UnsupportedEngineError
 from specrs.integrations._config import read_options
 from specrs.integrations._drafter import BatchDrafter, load_fingerprint
 from specrs.integrations._gate import PayoffGate
-from specrs.integrations._rows import Matched, Rows
+from specrs.integrations._rows import Matched, Rows, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,10 @@ Integers = npt.NDArray[np.int64]
 
 #: Releases that the bench and the smoke command were run with.
 TESTED = "0.32.0"
+#: Most rows of a step whose drafts are compared with what came, to calibrate confidences. Batches of more teach enough
+#: a part at a time, and every so many steps.
+LEARN_ROWS = 8
+LEARN_EVERY = 4
 #: Steps in a row with drafts and nothing accepted after which the drafter starts anew.
 DEAD_STEPS = 200
 
@@ -202,21 +206,29 @@ class Proposer:
             _, here, there = np.intersect1d(found.requests, last.requests, assume_unique=True, return_indices=True)
         if not len(here):
             return
-        width = last.tokens.shape[1]
-        at = last.lengths[there][:, None] + np.arange(width)
-        following = tokens[here[:, None], np.minimum(at, tokens.shape[1] - 1)].astype(np.int64)
-        following[at >= lengths[here][:, None]] = -2
-        self._gate.learn(last.confidence[there], last.matches[there], last.tokens[there], following)
-        hits = (following == last.tokens[there]).cumprod(1).sum(1)
-        kept = last.kept[there]
-        accepted = int(np.minimum(hits, kept).sum())
-        self._counts["drafted"] += int(kept.sum())
+        came, kept = lengths[here] - last.lengths[there], last.kept[there]
+        drafted = int(kept.sum())
+        # Each row's own token comes behind the accepted ones.
+        accepted = int(np.minimum(np.maximum(came - 1, 0), kept).sum())
+        self._counts["drafted"] += drafted
         self._counts["accepted"] += accepted
-        self._counts["emitted"] += int((lengths[here] - last.lengths[there]).sum())
-        self._watch(int(kept.sum()), accepted)
+        self._counts["emitted"] += int(came.sum())
+        self._watch(drafted, accepted)
+        if self._options.gate == "off":
+            return
+        many = len(here) > LEARN_ROWS
+        if many and self._counts["steps"] % LEARN_EVERY:
+            return
         # A step that read prompts tells nothing about the price of a drafted token.
         if not found.new and fresh.all() and len(here) == len(lengths):
-            self._gate.times.observe(len(here) + int(kept.sum()), now - last.at)
+            self._gate.times.observe(len(here) + drafted, now - last.at)
+        if many:
+            part = (np.arange(LEARN_ROWS) + self._counts["steps"] * LEARN_ROWS) % len(here)
+            here, there = here[part], there[part]
+        at = last.lengths[there][:, None] + np.arange(last.tokens.shape[1])
+        following = take(tokens, here[:, None], np.minimum(at, tokens.shape[1] - 1)).astype(np.int64)
+        following[at >= lengths[here][:, None]] = -2
+        self._gate.learn(last.confidence[there], last.matches[there], last.tokens[there], following)
 
     def _watch(self, drafted: int, accepted: int) -> None:
         if accepted:
@@ -240,7 +252,7 @@ class Proposer:
         counts = ends - read
         ptr = np.concatenate([[0], np.cumsum(counts)])
         column = np.arange(ptr[-1]) + np.repeat(read - ptr[:-1], counts)
-        unread = tokens[np.repeat(rows, counts), column].astype(np.uint32)
+        unread = take(tokens, np.repeat(rows, counts), column).astype(np.uint32)
         room = np.clip(self._engine.max_length - ends - 1, 0, self._engine.draft_tokens).astype(np.int32)
         ids, _, _, stated, node_ptr, matches, _ = self._drafter.step(requests, unread, ptr, room)
         drafted = np.diff(node_ptr)
