@@ -79,7 +79,7 @@ POLICIES: dict[str, Policy] = {
 
 #: Options that every policy takes: whether drafting rests while plain decoding is faster; how confidences are
 #: calibrated (``temperatures`` with one per position); a trained head.
-COMMON = {"backoff": True, "calibration": "bins", "temperatures": None, "head": None}
+COMMON = {"backoff": True, "calibration": "ratio", "temperatures": None, "head": None}
 
 
 def check(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -245,7 +245,7 @@ impl LengthPolicy for Goodput {
         self.length = self.choose(round.batch(), round.context);
         self.rounds = if self.length == 0 { self.rounds + 1 } else { 0 };
         // A position that is never drafted is never learned: look again now and then.
-        let probing = self.length == 0 && self.rounds % PROBE == 0;
+        let probing = self.length == 0 && self.rounds.is_multiple_of(PROBE);
         for (asked, &limit) in out.iter_mut().zip(limits) {
             *asked = if probing { limit.min(2) } else { self.length.min(limit) };
         }

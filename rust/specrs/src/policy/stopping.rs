@@ -158,7 +158,7 @@ impl Stopping {
             Rule::Disco { threshold } => 1.0 - f64::from(step.head) <= threshold,
             Rule::DLoop { gate, block } => {
                 chain.sum += f64::from(step.token_prob).ln();
-                if step.length % block != 0 {
+                if !step.length.is_multiple_of(block) {
                     return true;
                 }
                 // Each block answers for itself: a sure one does not make up for a doubtful one.
