@@ -285,7 +285,7 @@ def draw(folder):
     from matplotlib import pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
-    base = {"acceptance": PUBLISHED["acceptance"], "miss_law": PUBLISHED["miss_law"], "rounds": 20_000, "seed": 1}
+    base = {"acceptance": PUBLISHED["acceptance"], "miss_law": PUBLISHED["miss_law"], "rounds": 4_000, "seed": 1}
 
     def played(costs=PUBLISHED["costs"], lookahead=7, fan_out=3, **changes):
         budget = fan_out * (lookahead + 1)
