@@ -40,6 +40,7 @@ from specrs.bench import Prompt, environment, read_prompts
 from specrs.compare import explain, first_difference
 from specrs.generation import Session, stream
 from specrs.integrations.llama_cpp import DraftModel
+from specrs.models.llama_cpp import COST_ROWS
 from specrs.prompts import encode_prompts
 
 OWN = ("llama.cpp", "llama.cpp-lookup", "llama.cpp-hook")
@@ -212,8 +213,7 @@ def main() -> None:
     own = None
     if any(m in OWN for m in methods):
         own = Own(target.path, arguments.threads, arguments.context)
-    table = target.cost_table.to_dict()
-    print("rows ms ", *(f"{r:.0f}:{1e3 * s:.0f}" for r, s in enumerate(table["cells"][0]["seconds"], start=1)))
+    print("rows ms ", *(f"{rows}:{1e3 * target.cost_table.seconds(rows):.0f}" for rows in COST_ROWS))
     sets = [read_prompts(Path(arguments.prompts), [name], None) for name in arguments.sets.split(",")]
     wanted = [p[arguments.skip : arguments.skip + arguments.limit] for p in sets]
     runs: list[Run] = []

@@ -371,7 +371,7 @@ def test_no_memory_for_a_larger_context(library, gguf):
 
 def test_cost_is_measured_at_this_targets_rows(target):
     table = target.cost_table
-    assert len(table.to_dict()["cells"][0]["seconds"]) == 64
+    assert 0 < table.seconds(1) <= table.seconds(16) <= table.seconds(64)
     assert target.plain_step_seconds == table.seconds(1)
     assert target.cost_table is table
 

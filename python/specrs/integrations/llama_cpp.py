@@ -24,6 +24,8 @@ from specrs.errors import InvalidInputError
 MAX_TOKENS = 40
 #: Cost of one more row as a share of a forward over one, until timings are known: a 4-bit model on two cores.
 TOKEN_COST = 0.4
+#: The loop does not tell how many tokens it still wants.
+ENDLESS = 1 << 20
 #: A step this many times longer than usual steps of its size had a pause in it (a reader that took its time).
 PAUSE = 4.0
 #: After so many such steps in a row, steps have become slower.
@@ -74,7 +76,6 @@ class DraftModel:
         self._request = 0
         self._text = np.empty(0, np.intc)
         self._started = False
-        self._found: tuple[Any, Any] | None = None  # what the cache proposed: tokens and path probabilities| None = None  # what the cache proposed: tokens, parents, path probabilities
         self._offered = np.empty(0, np.intc)
         self.steps = self.drafted = self.accepted = self.gated = 0
         _register(type(self))
@@ -93,36 +94,41 @@ class DraftModel:
             new = ids[known:]
             self._learn(new, seconds)
         else:
-            self._begin()
+            self._begin(len(ids))
             new = ids
         self._text = ids.astype(np.intc)
-        self._found = None
-        tokens, _, _, confidence, *_ = self._cache.step(
+        tokens, parents, _, confidence, match_length, _ = self._cache.step(
             self._request, new, self._max_tokens, min_prob=self._min_prob
         )
-        paths = np.cumprod(confidence, dtype=np.float32)
-        self._found = (tokens, paths)
-        nodes = self._router.weigh(paths)
+        # Learns from earlier proposals too, offered or not, by the text that came. 'plain' comes with 0 nodes.
+        _, nodes = self._router.route(
+            self._request,
+            ids.astype(np.uint32),
+            (tokens, parents, confidence),
+            budget=self._max_tokens,
+            remaining=ENDLESS,
+            uniform=0.5,
+            match_length=match_length,
+        )
         self.gated += bool(len(tokens)) and not nodes
         self.drafted += nodes
         self._offered = tokens[:nodes].astype(np.intc)
         self._clock.start(1 + nodes)
         return self._offered
 
-    def _begin(self) -> None:
-        """Keep the text so far for later ones, and begin another."""
+    def _begin(self, length: int) -> None:
+        """Keep the text so far for later ones, and begin another with a prompt of ``length`` tokens."""
         if self._started:
             self._cache.finish(self._request, keep=True)
+            self._router.finish(self._request, self._text.astype(np.uint32))
         self._request += 1
         self._cache.start(self._request, np.empty(0, np.uint32))
+        self._router.start(self._request, length)
         self._started = True
-        self._found = None
         self._offered = self._offered[:0]
 
     def _learn(self, new: npt.NDArray[Any], seconds: float | None) -> None:
-        """Learn from what followed the last proposal, offered or not, and from how long the step took."""
-        if self._found is not None:
-            self._router.note_chain(*self._found, new)
+        """Count what was kept of the last offer, and learn from how long the step took."""
         same = min(len(self._offered), len(new))
         wrong = np.flatnonzero(self._offered[:same] != new[:same])
         self.accepted += int(wrong[0]) if len(wrong) else same
