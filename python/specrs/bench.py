@@ -325,7 +325,8 @@ def against_peers(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _median(runs: Sequence[Run], what: str) -> float:
-    return statistics.median(getattr(run, what) for run in runs)
+    middle: float = statistics.median(getattr(run, what) for run in runs)
+    return middle
 
 
 def environment(target: Any) -> dict[str, Any]:

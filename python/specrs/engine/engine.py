@@ -21,11 +21,11 @@ from specrs.verification.logits import as_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from specrs.drafters.base import Drafter
+    from specrs.drafters.base import Drafter, GoOn
     from specrs.engine.relaxed import RelaxedVerification
     from specrs.engine.request import Request
     from specrs.models.base import TargetModel
-    from specrs.policies.base import GoOn, LengthPolicy
+    from specrs.policies.base import LengthPolicy
     from specrs.report.recorder import Recorder
     from specrs.types import IndexArray, Scores, Verdict
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from specrs.cache import SuffixCache
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
-    from specrs.types import FloatArray, TokenArray
+    from specrs.types import TokenArray
 
 #: Model drafts are first taken to cost this share of a target forward, until they have been timed.
 UNTIMED_MODEL_COST = 0.5
 
 
-class CacheCandidateGenerator(CandidateGenerator):  # type: ignore[misc]
+class CacheCandidateGenerator(CandidateGenerator):
     """Candidates from text already seen, as many as pay.
 
     Use it for one text at a time; it may be used for many, one after the other.
@@ -113,11 +113,12 @@ class CacheCandidateGenerator(CandidateGenerator):  # type: ignore[misc]
     def _forget_text(self) -> None:
         if self._drafter is not None and self._request is not None:
             self._drafter.finish(self._request)
+            self.router.finish(self._request.id, self._request.tokens)
             if self._policy is not None:
                 self._policy.finish(self._request)
         self._request, self._offered, self._draft = None, None, Draft.empty(1)
 
-    def get_candidates(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def get_candidates(self, input_ids: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Return the text followed by candidates, shape (1, L + n) with n >= 0, and None for their logits.
 
         Parameters
@@ -150,10 +151,9 @@ class CacheCandidateGenerator(CandidateGenerator):  # type: ignore[misc]
             stops = StopRules(max_new_tokens=max(0, self._max_length - len(ids)) + self._max_draft)
             request = self._request = Request(ids, SamplingParams(), stops, None)
             self._drafter.start(request)
+            self.router.start(request.id, len(ids))
             return request
         new = ids[known:]
-        if len(self._draft.tokens):
-            self.router.note_cache(self._draft.tokens, self._draft.parents, _path_probs(self._draft), new)
         request.extend(new)
         self._drafter.commit(request, new)
         return request
@@ -176,17 +176,31 @@ class CacheCandidateGenerator(CandidateGenerator):  # type: ignore[misc]
         if self._policy is not None:
             self._offered = self._policy.trim([request], draft)
         else:
-            arm, nodes = self.router.choose(_path_probs(draft), _coin(request))
-            self._offered = draft.within([nodes if arm == "cache" else 0])
+            _, nodes = self._route(request, draft, other=False)
+            self._offered = draft.within([nodes])
         return self._offered.tokens
 
-    def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int) -> None:
+    def _route(self, request: Request, draft: Draft, *, other: bool) -> tuple[str, int]:
+        """Return what pays most, 'chain', 'model' or 'plain', and how many tokens of it."""
+        assert self._max_length is not None
+        confidence = np.ones(len(draft.tokens), np.float32) if draft.confidence is None else draft.confidence
+        return self.router.route(
+            request.id,
+            request.tokens,
+            (draft.tokens, draft.parents, confidence),
+            budget=self._max_draft,
+            remaining=max(0, self._max_length - len(request.tokens)),
+            backlog=0 if other else None,
+            uniform=_coin(request),
+        )
+
+    def update_candidate_strategy(self, input_ids: Any, scores: Any, num_matches: int) -> None:
         """Learn from a finished round: its time, and how many candidates were kept."""
         seconds = time.perf_counter() - self._started
         offered, request = self._offered, self._request
         if offered is None or request is None:
             return
-        self.router.note_time(1 + len(offered.tokens), seconds)
+        self.router.note_forward(1 + len(offered.tokens), seconds)
         if self._policy is not None:
             path = np.arange(int(num_matches), dtype=np.int32)
             verdict = Verdict(np.array([0, len(path)], np.int64), path, np.zeros(1, np.uint32), np.zeros(1, np.uint8))
@@ -233,14 +247,12 @@ class RoutedCandidateGenerator(CacheCandidateGenerator):
         super().finish()
         self.other, self._make_other, self._other_nodes = self._given, None, None
 
-    def get_candidates(
-        self, input_ids: torch.Tensor, *arguments: Any, **keywords: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def get_candidates(self, input_ids: Any, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         """Return the text followed by the candidates of the drafter that was chosen, and their logits if it has any."""
         start = time.perf_counter()
         request = self._read(input_ids)
         draft = self._draft_for(request)
-        arm, nodes = self.router.choose(_path_probs(draft), _coin(request))
+        arm, nodes = self._route(request, draft, other=self.other is not None or self._make_other is not None)
         self._other_nodes = None
         if arm == "model" and self.other is None and self._make_other is not None:
             self.other = self._make_other(input_ids)
@@ -251,16 +263,19 @@ class RoutedCandidateGenerator(CacheCandidateGenerator):
             self._draft_seconds = time.perf_counter() - start
             self._started = time.perf_counter()
             return made, logits
-        self._offered = draft.within([nodes if arm == "cache" else 0])
+        self._offered = draft.within([nodes])
         return self._with_candidates(input_ids, self._offered.tokens)
 
-    def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int) -> None:
+    def update_candidate_strategy(self, input_ids: Any, scores: Any, num_matches: int) -> None:
         """Learn from a finished round, and let the other generator learn from its own."""
         if self._other_nodes is None:
             super().update_candidate_strategy(input_ids, scores, num_matches)
             return
-        self.router.note_time(1 + self._other_nodes, time.perf_counter() - self._started)
-        self.router.note_model(self._other_nodes, int(num_matches), self._draft_seconds)
+        self.router.note_forward(1 + self._other_nodes, time.perf_counter() - self._started)
+        if self._request is not None and self._other_nodes:
+            accepted = min(int(num_matches), self._other_nodes)
+            self.router.note_model_time(self._other_nodes, 1, 0, self._draft_seconds)
+            self.router.note_model(self._request.id, accepted, accepted < self._other_nodes)
         if self.other is not None:
             self.other.update_candidate_strategy(input_ids, scores, num_matches)
             _forget_rejected(self.other, input_ids.shape[1] - 1)
@@ -276,12 +291,6 @@ def _forget_rejected(other: CandidateGenerator, committed: int) -> None:
     cache = kwargs.get("cache", kwargs.get("past_key_values"))
     if cache is not None and (rejected := cache.get_seq_length() - committed) > 0:
         cache.crop(-rejected)
-
-
-def _path_probs(draft: Draft) -> FloatArray:
-    """Return the probability of reaching each node of a chain."""
-    confidence = np.ones(0, np.float32) if draft.confidence is None else draft.confidence
-    return np.cumprod(confidence).astype(np.float32)
 
 
 def _coin(request: Request) -> float:

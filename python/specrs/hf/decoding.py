@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers.generation import GenerateDecoderOnlyOutput, stopping_criteria
+from transformers.generation import stopping_criteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specrs.errors import InvalidInputError
 from specrs.hf.arguments import dropped_arguments
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class GenerateOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]
+class GenerateOutput(GenerateDecoderOnlyOutput):
     """What ``generate(return_dict_in_generate=True)`` returns: the fields of transformers, and one report per row.
 
     Attributes
@@ -251,10 +252,14 @@ def _decode(
         return sequences
     name = made.name if made.name == "none" else f"{made.name} ({policy.name})"
     plain = getattr(target, "plain_step_seconds", None)
+    width = sequences.shape[1]
+    scores: Any = rows.recorded(requests, "scores", width) if config.output_scores else None
+    logits: Any = rows.recorded(requests, "logits", width) if config.output_logits else None
+    found: Any = sequences  # transformers says LongTensor and one-tuples where it means int64 and tuples
     return GenerateOutput(
-        sequences=sequences,
-        scores=rows.recorded(requests, "scores", sequences.shape[1]) if config.output_scores else None,
-        logits=rows.recorded(requests, "logits", sequences.shape[1]) if config.output_logits else None,
+        sequences=found,
+        scores=scores,
+        logits=logits,
         reports=[make_report([r], recorder, method=name, plain_step_seconds=plain) for r in requests],
     )
 

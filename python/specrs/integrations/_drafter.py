@@ -128,7 +128,7 @@ def load_fingerprint(tokenizer: str, **options: Any) -> str:
     InvalidInputError
         It cannot be loaded.
     """
-    from specrs.cli.cache import tokenizer_fingerprint
+    from specrs.drafters.token_classes import tokenizer_fingerprint
 
     try:
         from transformers import AutoTokenizer

@@ -224,10 +224,12 @@ def _tails(tokens: npt.NDArray[np.int32], lengths: Integers) -> npt.NDArray[np.i
 
 def take(tokens: npt.NDArray[np.int32], rows: Integers, columns: Integers) -> npt.NDArray[np.int32]:
     """Return ``tokens[rows, columns]``; from one piece of memory in a third of the time."""
-    if not tokens.flags.c_contiguous:
-        made: npt.NDArray[np.int32] = tokens[rows, columns]
-        return made
-    return tokens.reshape(-1).take(rows * tokens.shape[1] + columns)
+    made: npt.NDArray[np.int32]
+    if tokens.flags.c_contiguous:
+        made = tokens.reshape(-1).take(rows * tokens.shape[1] + columns)
+    else:
+        made = tokens[rows, columns]
+    return made
 
 
 def _checksum(text: npt.NDArray[np.int32]) -> int:

@@ -189,8 +189,8 @@ class TransformersTarget:
                 hook.remove()
         hidden = None
         if kept:
-            states = kept[0].reshape(-1, kept[0].shape[-1])
-            hidden = (states if len(states) == len(wanted) else states[wanted]).float().cpu().numpy()
+            inputs = kept[0].reshape(-1, kept[0].shape[-1])
+            hidden = (inputs if len(inputs) == len(wanted) else inputs[wanted]).float().cpu().numpy()
         return Scores(logits, row_ptr, hidden)
 
     def forward_segments(self, segments: Sequence[Segment], ids: npt.NDArray[np.int64]) -> torch.Tensor:

@@ -61,4 +61,5 @@ def kept_target(model: Any, *, accelerate: bool, tokenizer: Any = None) -> Trans
         if accelerate:
             fresh.accelerate()
         held[settings] = fresh
-    return held[settings]
+    kept: TransformersTarget = held[settings]
+    return kept

@@ -83,7 +83,7 @@ def answer(made: Answer) -> Parts:
         body += [reply.request, reply.generation, reply.accepted, reply.bonus, int(reply.origin)]
         body += [len(reply.chain.tokens), width, *reply.chain.tokens.tolist()]
         if rows is not None:
-            laws.append(memoryview(np.ascontiguousarray(rows, np.float32)).cast("B"))
+            laws.append(np.ascontiguousarray(rows, np.float32).data.cast("B"))
     return [_words(Kind.ANSWER, made.round, body), *laws]
 
 

@@ -174,7 +174,7 @@ def fit(
         for rows in torch.randperm(len(x), generator=source).split(batch):
             loss = torch.nn.functional.mse_loss(predict(x[rows]), y[rows])
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
         progress(epoch + 1, epochs)
     plain = [(w.detach().numpy(), b.detach().numpy()) for w, b in zip(weights, biases, strict=True)]

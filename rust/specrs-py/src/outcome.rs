@@ -321,13 +321,13 @@ fn costs_of((plain, verify_row, draft, draft_row, overhead): Costs) -> outcome::
 
 #[pyfunction]
 #[pyo3(signature = (costs, acceptance, miss_law, devices = (1.0, 1.0)))]
-fn advise_overlap<'py>(
-    py: Python<'py>,
+fn advise_overlap(
+    py: Python<'_>,
     costs: Costs,
     acceptance: f64,
     miss_law: (f64, f64),
     devices: (f64, f64),
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<Bound<'_, PyDict>> {
     let devices = outcome::Devices { target: devices.0, draft: devices.1 };
     let misses = MissLaw { scale: miss_law.0, rho: miss_law.1 };
     let advice = enter(py, || outcome::advise(costs_of(costs), devices, acceptance, misses))?;

@@ -20,6 +20,9 @@ fn slice<'a, T: numpy::Element>(py: Python<'_>, name: &str, array: &'a PyReadonl
     array.as_slice().map_err(|_| invalid(py, &format!("{name} must be contiguous, got strides {found:?} bytes")))
 }
 
+/// Features (N, F) and labels (N,).
+type Examples<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<i32>>);
+
 /// A perceptron that predicts how much of a cache draft is accepted.
 #[pyclass(frozen, module = "specrs._core")]
 pub struct PayoffPredictor {
@@ -178,7 +181,7 @@ impl PayoffRouter {
         })
     }
 
-    fn take_examples<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<i32>>)> {
+    fn take_examples<'py>(&self, py: Python<'py>) -> PyResult<Examples<'py>> {
         let (features, labels) = enter(py, || {
             let (features, labels): (Vec<[f32; FEATURES]>, Vec<i32>) =
                 self.lock().take_examples().into_iter().map(|(known, label)| (known, label as i32)).unzip();

@@ -1,5 +1,7 @@
 //! Outcome prediction against brute force, published examples and its own definitions.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
+
 use specrs::TokenId;
 use specrs::outcome::*;
 

@@ -224,12 +224,11 @@ impl History {
         self.merge = None;
         let mut kept: Vec<Tier> = Vec::new();
         for run in std::mem::take(&mut self.tiers).chunk_by(|a, b| a.epoch == b.epoch) {
-            let segment = match run {
-                [alone] => Arc::clone(&alone.segment),
-                _ => {
-                    let inputs: Vec<_> = run.iter().map(|tier| Arc::clone(&tier.segment)).collect();
-                    Arc::new(Segment::merge(&inputs)?)
-                }
+            let segment = if let [alone] = run {
+                Arc::clone(&alone.segment)
+            } else {
+                let inputs: Vec<_> = run.iter().map(|tier| Arc::clone(&tier.segment)).collect();
+                Arc::new(Segment::merge(&inputs)?)
             };
             kept.push(Tier { source: self.next_source(), segment, epoch: run[0].epoch });
         }

@@ -106,12 +106,11 @@ impl<'a, E: Element> RowLaw<'a, E> {
     pub(super) fn weights(&self, block: usize) -> [f32; BLOCK] {
         let ids = self.block_range(block);
         let copy;
-        let bits: &[E::Bits; BLOCK] = match self.row[ids.clone()].try_into() {
-            Ok(whole) => whole,
-            Err(_) => {
-                copy = padded::<E>(&self.row[ids.clone()]).unwrap_or([E::MASKED; BLOCK]);
-                &copy
-            }
+        let bits: &[E::Bits; BLOCK] = if let Ok(whole) = self.row[ids.clone()].try_into() {
+            whole
+        } else {
+            copy = padded::<E>(&self.row[ids.clone()]).unwrap_or([E::MASKED; BLOCK]);
+            &copy
         };
         let mut weights = simd::weights::<E>(bits, self.scale);
         if self.cut != Cut::NONE {
