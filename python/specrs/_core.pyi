@@ -725,6 +725,7 @@ class PayoffRouter:
     def load(text: str) -> PayoffRouter:
         """Return a router from what ``save`` gave."""
 
+@final
 class CostTable:
     """Measured seconds of a target's forwards by rows, batch and context; ``specrs.policies.cost`` makes them.
 
@@ -749,6 +750,7 @@ class CostTable:
     def cells(self) -> list[tuple[int, int, list[float]]]:
         """Return (batch, context, seconds of 1, 2, ... rows) of every measured cell, as they are now."""
 
+@final
 class Learned:
     """What is known of a drafter on a target: calibration, drafting time, acceptance. Shared by policies.
 
@@ -769,6 +771,7 @@ class Learned:
     def set_step_seconds(self, seconds: float) -> None:
         """Set the seconds of one drafted token, as measured beforehand."""
 
+@final
 class LengthPolicy:
     """One length policy for the rounds of one engine; ``specrs.policies.registry`` names them and their options.
 
@@ -924,9 +927,7 @@ def outcome_probs(acceptance: float, lookahead: int) -> list[float]:
 def geometric_fan_out(acceptance: float, rho: float, lookahead: int, budget: int) -> list[float]:
     """Return the real fan-out per number of accepted drafts that hits most often (arXiv:2603.03251, theorem 12)."""
 
-def allocate_fan_out(
-    weights: list[float], rho: float, budget: int, most: int = 4294967295, scale: float = 1.0
-) -> list[int]:
+def allocate_fan_out(weights: list[float], rho: float, budget: int, most: int = ..., scale: float = 1.0) -> list[int]:
     """Return the best whole fan-out: maximises sum of weights[k] * v(F_k), v(0) = 0, v(F) = 1 - scale * F ** -rho.
 
     At the paper's scale of 1, under which a single guess never hits, v(F) = 2 - F ** -rho.
@@ -1003,7 +1004,7 @@ class SpeculationCache:
         Memory bound; what would pass it is refused.
     """
 
-    def __new__(cls, max_bytes: int = 1073741824) -> SpeculationCache: ...
+    def __new__(cls, max_bytes: int = ...) -> SpeculationCache: ...
     def insert(
         self,
         generation: int,
@@ -1088,7 +1089,7 @@ def advise_overlap(
     costs: tuple[float, float, float, float, float],
     acceptance: float,
     miss_law: tuple[float, float],
-    devices: tuple[float, float] = (1.0, 1.0),
+    devices: tuple[float, float] = ...,
 ) -> dict[str, float | int | str | bool]:
     """Say whether drafting ahead pays for its devices, and with which K and fan-out.
 
