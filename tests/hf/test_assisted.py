@@ -95,7 +95,7 @@ class Recorded(specrs.hf.RoutedCandidateGenerator):
 @pytest.mark.filterwarnings("ignore")
 def test_the_router_takes_the_assistant_model_where_it_pays_and_the_text_stays():
     model = tiny()
-    router = PayoffRouter(token_cost=0.001, model_cost=0.01, model_accepted=5.0)
+    router = PayoffRouter(token_cost=0.001, model_cost=0.01, model_acceptance=0.95)
     generator = Recorded(router=router)
     out = assisted(model, generator, assistant_model=model)
     assert out.tolist() == model.generate(**single(), **PLAIN).tolist()
@@ -109,13 +109,14 @@ def test_the_assistant_model_copes_with_rounds_that_were_not_its_own():
         """The model's turn comes late, and then every third round; its drafts are half right."""
 
         def get_candidates(self, input_ids, *arguments, **keywords):
-            self.router = self.model if len(self.arms) % 3 == 2 else self.cache
+            self.turn = len(self.arms) % 3 == 2
             return super().get_candidates(input_ids, *arguments, **keywords)
 
+        def _route(self, request, draft, *, other):
+            return ("model", 4) if self.turn else super()._route(request, draft, other=False)
+
     model, assistant = tiny("llama", 3.0), tiny("llama", 3.0, seed=1)
-    generator = InTurn()
-    generator.model = PayoffRouter(token_cost=5.0, model_cost=1e-6, model_accepted=50.0)
-    generator.cache = PayoffRouter(token_cost=0.001)
+    generator = InTurn(router=PayoffRouter(token_cost=0.001))
     out = assisted(model, generator, assistant_model=assistant, max_new_tokens=60)
     assert out.tolist() == model.generate(**single(), **{**PLAIN, "max_new_tokens": 60}).tolist()
     assert generator.arms.count("model") > 2

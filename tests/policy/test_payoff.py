@@ -66,7 +66,7 @@ def test_learns_from_drafts_that_were_not_verified() -> None:
 
 
 def test_slow_rows_shorten_drafts() -> None:
-    offer = chain(list(range(30)), [0.9] * 30)
+    offer = chain(list(range(30)), [0.7] * 30)
     cheap, dear = started(), started()
     for _ in range(200):
         for rows in (1, 9, 31):

@@ -73,7 +73,7 @@ def test_a_drafter_killed_mid_round():
 
     class Killer(TattleLM):
         def score(self, states, pending, draft):
-            if len(self.forwards) == 12:
+            if len(self.forwards) == 5:
                 os.kill(link.process.pid, signal.SIGKILL)
                 link.process.wait(5)
             return super().score(states, pending, draft)

@@ -42,7 +42,7 @@ def test_greedy_texts(smollm2_target, who, fallback):  # noqa: F811
     drafter = local(model, smollm2_target.vocab_size, fan_out=2, lookahead=3, fallback=fallback)
     made = specrs.generate(smollm2_target, PROMPT, drafter=drafter, **LIMIT)
     assert made.ids == plain(smollm2_target)
-    if who == "itself":
+    if who == "itself" and fallback != "fast":  # which continues seen text after a wrong guess
         assert made.report.acceptance_rate == 1.0
         assert drafter.statistics.hit_rate > 0.7
 
