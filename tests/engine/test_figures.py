@@ -116,7 +116,7 @@ def test_b72_an_empty_run_has_no_rates():
 
 
 def test_b73_what_a_stop_cuts_off_is_not_accepted():
-    """B73: all five drafts match and the third is EOS: what is drafted behind it is not scored, and nothing is missed."""
+    """B73: all five drafts match and the third is EOS: nothing behind it is scored, and nothing is missed."""
     text = [5, 6, 9, 7, 8]
     made = specrs.generate(
         writer(16, text, 2), [3, 4], drafter=right(text, [3, 4], 16), draft_tokens=5, max_new_tokens=9, eos_token_id=9
