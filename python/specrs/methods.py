@@ -101,19 +101,17 @@ def make_drafter(
         from specrs.drafters.cache import CacheDrafter
 
         return CacheDrafter(target.vocab_size, shape=shape)
-    # The router chooses a length before the model writes; a chain may still end early where the model is unsure.
-    sure = 0.4 if name == "hybrid" else 0.0
-    model = None if draft_model is None else _model_drafter(target, draft_model, min_confidence=sure)
     if name == "hybrid":
-        from specrs.drafters.hybrid import HybridDrafter
+        from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter
 
+        model = None if draft_model is None else _model_drafter(target, draft_model, min_confidence=LEAST_CONFIDENCE)
         return HybridDrafter(target.vocab_size, model=model, predictor=payoff, tokenizer=target.tokenizer)
-    if model is None:
+    if draft_model is None:
         raise InvalidInputError("drafter='model' needs draft_model=, a smaller model of the same vocabulary")
-    return model
+    return _model_drafter(target, draft_model)
 
 
-def _model_drafter(target: TargetModel, draft_model: Any, *, min_confidence: float) -> ModelDrafter:
+def _model_drafter(target: TargetModel, draft_model: Any, *, min_confidence: float = 0.0) -> ModelDrafter:
     from specrs.drafters.model import ModelDrafter
     from specrs.models.loading import load
     from specrs.models.vocabulary import require_same_vocabulary

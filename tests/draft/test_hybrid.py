@@ -12,16 +12,20 @@ from tests.toys import TattleLM
 
 import specrs
 from specrs._core import PayoffRouter
-from specrs.drafters.hybrid import HybridDrafter
+from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter
 from specrs.drafters.model import ModelDrafter
 
 PROMPTS = [[7, 3, 9, 7, 3], [1], [2, 2, 2, 5, 6, 5, 6, 5]]
 FOREVER = {"eos_token_id": None}
 
 
+def unsure_stops(model):
+    return ModelDrafter(model, model.vocab_size, min_confidence=LEAST_CONFIDENCE)
+
+
 def hybrid(**options):
     target = TattleLM()
-    return HybridDrafter(target.vocab_size, model=ModelDrafter(TattleLM(), target.vocab_size), **options)
+    return HybridDrafter(target.vocab_size, model=unsure_stops(TattleLM()), **options)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

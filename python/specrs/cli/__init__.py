@@ -25,7 +25,7 @@ COMMANDS: dict[str, str] = {
     "chat": "talk to a model; each turn reads only what is new",
     "compare": "hold a method against plain decoding with identical parameters",
     "bench": "measure methods and peers on prompt sets, side by side",
-    "profile": "measure what drafting and scoring cost on this machine, and keep it",
+    "profile": "measure what drafting and scoring cost here",
     "cache": "build and look after stores of finished text for cache drafting",
     "train": "learn once what every run uses",
     "models": "list the embedded models and fetch them",

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: A branch of the cache's drafts ends below this probability of being reached; the router cuts further.
 LEAST_PROB = 0.02
+#: The model's chain ends after a position whose highest probability was below this: the router has chosen its length
+#: before it writes, and this depends on the law alone.
+LEAST_CONFIDENCE = 0.4
 #: Longest draft that is looked at.
 LONGEST = 40
 
