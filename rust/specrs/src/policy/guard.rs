@@ -18,6 +18,8 @@ const SHORTEST_REST: u32 = 16;
 const LONGEST_REST: u32 = 256;
 /// Drafting rounds of a trial after a rest.
 const TRIAL: u32 = 3;
+/// Share of the plain time at which a trial is lost one round early.
+const LOST: f64 = 1.25;
 
 /// What drafting cost and brought, lately.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +46,9 @@ impl Record {
         let slower = self.seconds > TOLERANCE * self.plain;
         if self.trial > 0 {
             self.trial -= 1;
-            if self.trial == 0 && slower {
+            let lost = self.trial == 1 && self.seconds > LOST * self.plain;
+            if lost || (self.trial == 0 && slower) {
+                self.trial = 0;
                 self.begin_rest();
             }
         } else if self.rounds >= FEWEST && slower {
