@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specrs import _core
 from specrs.compare import explain, first_difference
 from specrs.errors import InvalidInputError
-from specrs.generation import stream
+from specrs.generation import Session, stream
 from specrs.policies.cost import target_cost
 from specrs.prompts import encode_prompts
 
@@ -94,6 +94,7 @@ def bench(
     repeats: int = 1,
     peer_model: Any = None,
     peer_limit: int | None = None,
+    share_prompt: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     keep: Callable[[list[Run]], None] = lambda runs: None,
 ) -> list[Run]:
@@ -117,6 +118,9 @@ def bench(
         The model that peers run on; by default the target's own, without our kernels.
     peer_limit : int, optional
         Run the peers on the first so many prompts of each set only; the table says on how many.
+    share_prompt : bool
+        Read each prompt once for all of our methods: each keeps the reading's seconds in its wall time. For long
+        prompts on slow machines.
     progress : callable
         Called with (done, total, what).
     keep : callable
@@ -148,6 +152,7 @@ def bench(
     for prompt, methods in zip(prompts, plan, strict=True):
         ids = encode_prompts(target, prompt.messages)[0]
         limit = max_new_tokens or prompt.max_new_tokens
+        reading = _Reading(target) if share_prompt else None
         for turn in range(repeats):
             plain: list[int] | None = None
             order = methods if turn % 2 == 0 else ["none", *reversed(methods[1:])]
@@ -157,7 +162,7 @@ def bench(
                 if method in PEERS:
                     run, out = _peer_run(target, prompt, ids, method, limit, draft_model, peer_model)
                 else:
-                    run, out = _our_run(target, prompt, ids, method, limit, draft_model, draft_tokens)
+                    run, out = _our_run(target, prompt, ids, method, limit, draft_model, draft_tokens, reading)
                 if method == "none":
                     plain = out
                 assert plain is not None
@@ -182,8 +187,31 @@ def _plan(prompts: Sequence[Prompt], methods: Sequence[str], peer_limit: int | N
     return plan
 
 
+class _Reading:
+    """One reading of a prompt, shared by several runs."""
+
+    def __init__(self, target: Any) -> None:
+        self.session = Session(target)
+        self._seconds: float | None = None
+
+    def charge(self, run: Run) -> None:
+        """Add to a run the seconds of the reading that it did not do itself."""
+        if self._seconds is None:
+            self._seconds = run.first_seconds
+        else:
+            run.seconds += self._seconds
+            run.first_seconds += self._seconds
+
+
 def _our_run(
-    target: Any, prompt: Prompt, ids: Any, method: str, limit: int, draft_model: Any, draft_tokens: int | None
+    target: Any,
+    prompt: Prompt,
+    ids: Any,
+    method: str,
+    limit: int,
+    draft_model: Any,
+    draft_tokens: int | None,
+    reading: _Reading | None,
 ) -> tuple[Run, list[int]]:
     base, _, policy = method.partition(":")
     options: dict[str, Any] = {"drafter": base.removesuffix("-tree")}
@@ -193,12 +221,16 @@ def _our_run(
         options["draft_model"] = draft_model
     if base.endswith("-tree"):
         options["draft_shape"] = "tree"
+    if reading is not None:
+        options["session"] = reading.session
     clock = _Clock()
     for chunk in (running := stream(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)):
         clock.tick(len(chunk.ids))
     made = running.generations[0]
     report = made.report
     run = clock.run(prompt, method, len(made.ids))
+    if reading is not None:
+        reading.charge(run)
     run.tokens_per_pass, run.acceptance_rate = report.tokens_per_pass, report.acceptance_rate
     run.round_seconds = {k: v / max(report.target_passes, 1) for k, v in report.time_split.items() if k != "prefill"}
     return run, made.ids

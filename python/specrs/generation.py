@@ -79,6 +79,10 @@ class Session:
     Parameters
     ----------
     model : TargetModel
+
+    Notes
+    -----
+    One session serves one text at a time; a batch of conversations takes one session each.
     """
 
     def __init__(self, model: TargetModel) -> None:
@@ -110,13 +114,13 @@ class Stream:
     """
 
     def __init__(
-        self, requests: list[Request], steps: Iterator[Any], make: Any, session: Session | None, recorder: Any
+        self, requests: list[Request], steps: Iterator[Any], make: Any, sessions: list[Session | None], recorder: Any
     ) -> None:
         self._requests = requests
         self._index = {request.id: index for index, request in enumerate(requests)}
         self._steps = steps
         self._make = make
-        self._session = session
+        self._sessions = sessions
         self._recorder = recorder
         self._chunks = self._run()
 
@@ -128,7 +132,8 @@ class Stream:
                 if step.request.finish_reason is not None:
                     if step.request.text is not None:
                         text += step.request.text.flush()
-                    if self._session is None and hasattr(step.request.state, "close"):
+                    unkept = self._sessions[self._index[step.request.id]] is None
+                    if unkept and hasattr(step.request.state, "close"):
                         step.request.state.close()  # nobody continues this text: its memory serves others
                 if step.request.finish_reason == "error":
                     failed = failed or step.request
@@ -144,8 +149,9 @@ class Stream:
             for request in self._requests:
                 if request.finish_reason is None:
                     request.finish_reason = "interrupted"
-            if self._session is not None:
-                self._session.keep(self._requests[0])
+            for session, request in zip(self._sessions, self._requests, strict=True):
+                if session is not None:
+                    session.keep(request)
 
     def __iter__(self) -> Stream:
         return self
@@ -208,7 +214,7 @@ def stream(
     n: int = 1,
     speculate: bool | Sequence[bool] = True,
     max_batch: int = 8,
-    session: Session | None = None,
+    session: Session | Sequence[Session] | None = None,
     **unknown: Any,
 ) -> Stream:
     """Generate text, yielding a :class:`Chunk` for each text and round. Parameters as :func:`generate`."""
@@ -229,8 +235,7 @@ def stream(
     prompts = encode_prompts(target, prompt)
     if n < 1:
         raise InvalidInputError(f"n must be >= 1, got {n}")
-    if session is not None and (len(prompts) != 1 or n != 1):
-        raise InvalidInputError(f"a session continues one text, got {len(prompts)} prompts and n={n}")
+    sessions = _sessions(session, len(prompts), n)
     stops = StopRules(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
@@ -307,10 +312,10 @@ def stream(
     relaxed = relaxed_verification(verification, bias_budget, target, made, sampled=temperature > 0)
     recorder = Recorder()
     requests = []
-    for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
+    for ids, sampling, switch, kept in zip(prompts, samplings, switches, sessions, strict=True):
         for sample in range(n):
             capacity = len(ids) + max_new_tokens + 64
-            state, reused = session.take(ids, capacity) if session else (target.new_state(capacity), 0)
+            state, reused = kept.take(ids, capacity) if kept else (target.new_state(capacity), 0)
             request = Request(
                 ids,
                 sampling,
@@ -360,7 +365,7 @@ def stream(
             ),
         )
 
-    return Stream(requests, engine.run(requests), finish, session, recorder)
+    return Stream(requests, engine.run(requests), finish, [kept for kept in sessions for _ in range(n)], recorder)
 
 
 @overload
@@ -434,7 +439,7 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
         False decodes a prompt plainly, beside others that speculate.
     max_batch : int
         Requests that run at once.
-    session : Session, optional
+    session : Session, or one per prompt, optional
         Continue a conversation without reading its beginning again.
 
     Returns
@@ -479,6 +484,19 @@ def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
     if len(values) != prompts:
         raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {prompts}")
     return values
+
+
+def _sessions(given: Session | Sequence[Session] | None, prompts: int, n: int) -> list[Session | None]:
+    """Return one session, or None, per prompt; a session holds one text, so none is used twice."""
+    sessions = list(given) if isinstance(given, (list, tuple)) else [given]
+    if given is None:
+        return [None] * prompts
+    if n != 1 or len(sessions) != prompts or len({id(one) for one in sessions}) != prompts:
+        raise InvalidInputError(
+            f"a session continues one text: got {len({id(one) for one in sessions})} sessions for {prompts} prompts "
+            f"and n={n}; expected n=1 and a session of its own per prompt"
+        )
+    return sessions
 
 
 def _ids(value: Any) -> tuple[int, ...]:

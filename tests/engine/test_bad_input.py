@@ -105,10 +105,15 @@ def test_refused_before_any_work(options, error, message):
 def test_sessions_hold_one_text():
     target = TattleLM()
     session = specrs.Session(target)
-    with pytest.raises(InvalidInputError, match="a session continues one text, got 2 prompts and n=1"):
-        specrs.generate(target, [[1], [2]], session=session)
-    with pytest.raises(InvalidInputError, match="got 1 prompts and n=2"):
-        specrs.generate(target, [1], n=2, session=session)
+    other = specrs.Session(target)
+    for prompts, given, n, found in (
+        ([[1], [2]], session, 1, "1 sessions for 2 prompts and n=1"),
+        ([[1], [2]], [session, session], 1, "1 sessions for 2 prompts and n=1"),
+        ([[1]], [session, other], 1, "2 sessions for 1 prompts and n=1"),
+        ([1], session, 2, "1 sessions for 1 prompts and n=2"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"a session continues one text: got {found}; expected n=1 and"):
+            specrs.generate(target, prompts, session=given, n=n)
 
 
 def test_text_without_a_tokenizer():

@@ -311,6 +311,19 @@ def test_session_continues_without_reading_again(kind, drafter):
     assert shorter.report.reused_tokens == 2
 
 
+def test_a_batch_of_conversations_has_a_session_each():
+    """Two conversations of unequal length go on side by side, each from its own memory."""
+    target = tiny_target("llama")
+    sessions = [specrs.Session(target), specrs.Session(target)]
+    texts = [[3, 9, 27, 29], [5, 6, 7, 5, 6, 7, 5, 6]]
+    for turn in range(2):
+        made = specrs.generate(target, texts, session=sessions, draft_tokens=4, max_new_tokens=8, **FOREVER)
+        for text, one in zip(texts, made, strict=True):
+            assert one.ids == hf_greedy("llama", text, 8)
+            assert one.report.reused_tokens == (0 if turn == 0 else len(text) - 3)
+        texts = [[*text, *one.ids, 1, 2] for text, one in zip(texts, made, strict=True)]
+
+
 def test_session_after_an_interrupted_turn():
     """B24: an aborted turn leaves a session that goes on correctly."""
     target = TattleLM()

@@ -33,6 +33,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sets", metavar="NAMES", help="comma-separated names of sets; default: all in the folder")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each set")
     parser.add_argument("--peer-limit", type=int, metavar="N", help="peers on the first N prompts of each set only")
+    parser.add_argument("--share-prompt", action="store_true", help="read each prompt once for all of our methods")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: each prompt's own")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="turns through all methods per prompt")
     parser.add_argument("--json", metavar="PATH", help="write settings, environment, runs and summary to this file")
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         draft_tokens=arguments.draft_tokens,
         repeats=arguments.repeats,
         peer_limit=arguments.peer_limit,
+        share_prompt=arguments.share_prompt,
         progress=_show_progress,
         keep=keep,
     )
