@@ -38,10 +38,11 @@ import specrs
 from specrs import _core
 from specrs.bench import Prompt, environment, read_prompts
 from specrs.compare import explain, first_difference
-from specrs.generation import Session, stream
+from specrs.generation import stream
 from specrs.integrations.llama_cpp import DraftModel
 from specrs.models.llama_cpp import COST_ROWS
 from specrs.prompts import encode_prompts
+from specrs.session import Session
 
 OWN = ("llama.cpp", "llama.cpp-lookup", "llama.cpp-hook")
 OURS = ("none", "cache", "cache-tree", "model")

@@ -13,9 +13,10 @@ from specrs.cache import CacheStore, SuffixCache
 from specrs.errors import SpecrsError
 
 if TYPE_CHECKING:
-    from specrs.generation import Chunk, Generation, Session, Stream, generate, stream
+    from specrs.generation import Chunk, Generation, Stream, generate, stream
     from specrs.models.loading import load
     from specrs.report.report import Report
+    from specrs.session import Session
     from specrs.verification import Verdict, verify
 
 __all__ = [
@@ -40,7 +41,7 @@ _LAZY = {
     "Chunk": "specrs.generation",
     "Generation": "specrs.generation",
     "Report": "specrs.report.report",
-    "Session": "specrs.generation",
+    "Session": "specrs.session",
     "Stream": "specrs.generation",
     "Verdict": "specrs.verification",
     "generate": "specrs.generation",

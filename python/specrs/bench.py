@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from specrs import _core
 from specrs.compare import explain, first_difference
 from specrs.errors import InvalidInputError
-from specrs.generation import Session, stream
+from specrs.generation import stream
 from specrs.policies.cost import target_cost
 from specrs.prompts import encode_prompts
+from specrs.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specrs.engine.law import process
 from specrs.engine.request import Request, is_stateless
-from specrs.generation import Generation, eos_ids, generate
+from specrs.errors import InvalidInputError
+from specrs.generation import Generation, generate
+from specrs.inputs import eos_ids
+from specrs.method_options import MethodOptions
 from specrs.prompts import encode_prompts
 from specrs.sampling import SamplingParams, StopRules
 from specrs.types import Draft, Scores
@@ -58,12 +61,38 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class ShapeCheck:
+    """How often rounding alone changes the greedy choice, each position of a text judged behind its own past.
+
+    Attributes
+    ----------
+    positions : int
+        Tokens of the text.
+    rows : int
+        Rows of the wide forward, as of a round that verifies ``rows - 1`` drafts.
+    by_shape : int
+        Positions where a forward of one row and one of ``rows`` rows choose different tokens: no speculation there.
+    unlike_one_row : int
+        Positions whose token is not the choice of one row.
+    unexplained : int
+        Positions whose token is the choice of neither shape: a fault of speculation, expected 0.
+    """
+
+    positions: int
+    rows: int
+    by_shape: int
+    unlike_one_row: int
+    unexplained: int
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Both texts of a prompt and where they part, if they do."""
+    """Both texts of a prompt and where they part, if they do; ``shapes`` of the method's text, if asked for."""
 
     plain: Generation
     method: Generation
     difference: Difference | None
+    shapes: ShapeCheck | None = None
 
     @property
     def identical(self) -> bool:
@@ -72,13 +101,12 @@ class Comparison:
 
 
 #: Options of the method under test, which plain decoding does not take.
-DRAFTING = (
-    "draft_model", "draft_tokens", "draft_shape", "policy", "policy_options", "payoff", "fan_out", "fallback",
-    "saguaro", "overlap", "draft_cores", "verification", "bias_budget",
-)  # fmt: skip
+DRAFTING = tuple(option.name for option in fields(MethodOptions) if option.name not in ("drafter", "max_batch"))
 
 
-def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **options: Any) -> Comparison:
+def compare(
+    model: TargetModel, prompt: Any, *, drafter: Any = "cache", shape_check: bool = False, **options: Any
+) -> Comparison:
     """Generate plainly and with a method under identical parameters.
 
     Parameters
@@ -89,19 +117,70 @@ def compare(model: TargetModel, prompt: Any, *, drafter: Any = "cache", **option
         One prompt.
     drafter : str or Drafter
         The method under test.
+    shape_check : bool
+        Also decode the method's text again by forwards of one row and of several, for :class:`ShapeCheck`: disagreement
+        that comes of shapes is told apart from what speculation would have to answer for. Greedy texts only.
     **options
         As :func:`specrs.generate`, for both sides. For sampled texts give a ``seed``: with deterministic drafters the
         texts are the same then, token for token.
     """
+    if shape_check and options.get("temperature", 0.0) > 0:
+        raise InvalidInputError(f"shape_check judges greedy texts, got temperature={options['temperature']}")
     drafting = {name: options.pop(name) for name in DRAFTING if name in options}
     plain = generate(model, prompt, drafter="none", **options)
     method = generate(model, prompt, drafter=drafter, **drafting, **options)
     at = first_difference(plain.ids, method.ids)
-    if at is None:
-        return Comparison(plain, method, None)
     ids = encode_prompts(model, prompt)[0]
     law = _law_of(model, options)
-    return Comparison(plain, method, explain(model, ids, plain.ids, method.ids, at, law=law))
+    difference = None if at is None else explain(model, ids, plain.ids, method.ids, at, law=law)
+    shapes = check_shapes(model, ids, method.ids, law=law) if shape_check else None
+    return Comparison(plain, method, difference, shapes)
+
+
+def check_shapes(
+    model: TargetModel,
+    prompt: TokenArray,
+    written: list[int],
+    *,
+    rows: int = WIDE_ROWS,
+    law: tuple[SamplingParams, StopRules] | None = None,
+) -> ShapeCheck:
+    """Decode a greedy text again by forwards of one row and of ``rows`` rows; without a law, logits as given.
+
+    Costs a forward per token, and one more per ``rows`` tokens.
+    """
+    if rows < 2:
+        raise InvalidInputError(f"rows must be >= 2, got {rows}")
+    one, wide = (_choices(model, prompt, written, width, law) for width in (1, rows))
+    triples = list(zip(written, one, wide, strict=True))
+    return ShapeCheck(
+        positions=len(written),
+        rows=rows,
+        by_shape=sum(a != b for _, a, b in triples),
+        unlike_one_row=sum(token != a for token, a, _ in triples),
+        unexplained=sum(token not in (a, b) for token, a, b in triples),
+    )
+
+
+def _choices(
+    model: TargetModel, prompt: TokenArray, written: list[int], rows: int, law: tuple[SamplingParams, StopRules] | None
+) -> list[int]:
+    """Return the token ranked first at each position of a text, by forwards of ``rows`` rows over it."""
+    text = np.concatenate([prompt, np.array(written[:-1], np.uint32)]).astype(np.uint32)
+    state = model.new_state(len(text) + rows)
+    first = len(prompt) - 1
+    if first:
+        model.prefill(state, text[:first])
+    chosen: list[int] = []
+    for start in range(first, len(text), rows):
+        stretch = text[start : start + rows]
+        nodes = Draft.chains([stretch[1:]])
+        raw = model.score([state], [stretch[:1]], nodes).logits
+        for i in range(len(stretch)):
+            row = raw[i] if law is None else _processed(raw[i : i + 1], prompt, written[: len(chosen)], law)
+            chosen.append(int(row.argmax()))
+        state.commit(np.arange(len(stretch) - 1, dtype=np.int32), 1)
+    return chosen
 
 
 #: Options of ``generate`` that form the law before temperature.

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class SpecrsError(Exception):
-    """Anything that specrs refuses or fails to do."""
+    """Anything that specrs refuses or fails to do.
+
+    Attributes
+    ----------
+    partial : Generation, list of Generation or None
+        What was generated before, where a generation was under way.
+    """
+
+    partial: Any = None
 
 
 class InvalidInputError(SpecrsError, ValueError):
@@ -73,9 +82,6 @@ class ContextLimitError(InvalidInputError):
 
 class NonFiniteLogitsError(SpecrsError):
     """The target returned NaN logits; what was committed before is kept in ``partial``."""
-
-    #: What was generated before the fault: a ``Generation``, or a list of them for a batch.
-    partial: object = None
 
 
 class MissingExtraError(SpecrsError, ImportError):

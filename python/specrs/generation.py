@@ -6,12 +6,10 @@ import difflib
 import inspect
 import warnings
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
-from specrs.errors import InvalidInputError, NonFiniteLogitsError, UnknownNameError
+from specrs.errors import InvalidInputError, NonFiniteLogitsError, SpecrsError, UnknownNameError
+from specrs.inputs import check_requests, eos_ids, per_prompt, session_per_prompt, token_ids
 from specrs.prompts import encode_prompts, is_batch
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from specrs.policies.base import LengthPolicy
     from specrs.policies.cost import CostTable
     from specrs.report.report import Report
-    from specrs.types import TokenArray
+    from specrs.session import Session
     from specrs.verification.base import Verifier
     from specrs.verification.ensemble_head import EnsembleHead
 
@@ -71,40 +69,6 @@ class Chunk:
     index: int
     ids: tuple[int, ...]
     text: str
-
-
-class Session:
-    """Memory of a conversation: a later prompt that begins like the text so far does not read it again.
-
-    Parameters
-    ----------
-    model : TargetModel
-
-    Notes
-    -----
-    One session serves one text at a time; a batch of conversations takes one session each.
-    """
-
-    def __init__(self, model: TargetModel) -> None:
-        self.model = model
-        self._tokens: TokenArray = np.empty(0, np.uint32)
-        self._state: Any = None
-
-    def take(self, prompt: TokenArray, capacity: int) -> tuple[Any, int]:
-        """Return the memory, cut to what it shares with ``prompt``, and how many tokens that is."""
-        state, self._state = self._state, None
-        if state is None:
-            return self.model.new_state(capacity), 0
-        known = self._tokens[: state.length]
-        shared = min(len(known), len(prompt) - 1)
-        different = np.flatnonzero(known[:shared] != prompt[:shared])
-        shared = int(different[0]) if len(different) else shared
-        state.truncate(shared)
-        return state, shared
-
-    def keep(self, request: Request) -> None:
-        """Remember a request's text and memory."""
-        self._tokens, self._state = request.tokens.copy(), request.state
 
 
 class Stream:
@@ -159,7 +123,7 @@ class Stream:
     def __next__(self) -> Chunk:
         try:
             return next(self._chunks)
-        except NonFiniteLogitsError as error:
+        except SpecrsError as error:
             made = self.generations
             error.partial = made[0] if len(made) == 1 else made
             raise
@@ -189,7 +153,7 @@ def stream(
     disable_above_context: int | None = None,
     verification: Verifier | EnsembleHead | str | Path | None = None,
     bias_budget: float | None = None,
-    payoff: Any = None,
+    payoff: str | Path | None = None,
     fan_out: int | None = None,
     fallback: str | None = None,
     saguaro: float | None = None,
@@ -220,11 +184,9 @@ def stream(
     """Generate text, yielding a :class:`Chunk` for each text and round. Parameters as :func:`generate`."""
     if unknown:
         raise _unknown_options(unknown)
-    from specrs.engine.engine import Engine
-    from specrs.engine.relaxed import relaxed_verification
     from specrs.engine.request import Request
     from specrs.engine.text import TextStream
-    from specrs.methods import make_drafter, make_policy
+    from specrs.method_options import MethodOptions
     from specrs.models.loading import load
     from specrs.report.recorder import Recorder
     from specrs.report.report import make_report
@@ -235,19 +197,19 @@ def stream(
     prompts = encode_prompts(target, prompt)
     if n < 1:
         raise InvalidInputError(f"n must be >= 1, got {n}")
-    sessions = _sessions(session, len(prompts), n)
+    sessions = session_per_prompt(session, len(prompts), n)
     stops = StopRules(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
         eos_token_ids=eos_ids(target, eos_token_id),
-        stop_token_ids=_ids(stop_token_ids),
+        stop_token_ids=token_ids(stop_token_ids),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
     )
     check_requests(target, prompts, stops, logprobs, logit_bias or {})
     if repetition_penalty is None:
         repetition_penalty = getattr(target, "default_repetition_penalty", 1.0)
-    seeds = _per_prompt("seed", seed, len(prompts))
-    switches = _per_prompt("speculate", speculate, len(prompts))
+    seeds = per_prompt("seed", seed, len(prompts))
+    switches = per_prompt("speculate", speculate, len(prompts))
     samplings = [
         SamplingParams(
             temperature=temperature,
@@ -263,53 +225,26 @@ def stream(
         )
         for one in seeds
     ]
-    if max_batch < 1:
-        raise InvalidInputError(f"max_batch must be >= 1, got {max_batch}")
-    ahead = {
-        "fan_out": fan_out,
-        "fallback": fallback,
-        "saguaro": saguaro,
-        "overlap": overlap,
-        "draft_cores": draft_cores,
-    }
-    ahead = {name: value for name, value in ahead.items() if value is not None}
-    if isinstance(drafter, str):
-        made = make_drafter(
-            drafter,
-            target,
-            draft_model=draft_model,
-            shape=draft_shape,
-            draft_tokens=draft_tokens,
-            payoff=payoff,
-            ssd=ahead,
-        )
-    else:
-        made = drafter
-        if draft_model is not None or draft_shape != "chain" or payoff is not None or ahead:
-            named = ", ".join(["draft_model", "draft_shape", "payoff", *ahead])
-            raise InvalidInputError(f"{named} are for drafters by name; {made.name!r} was given as an object")
-    for name, limit in (("batch", disable_above_batch), ("context", disable_above_context)):
-        if limit is not None and limit < 0:
-            raise InvalidInputError(f"disable_above_{name} must be >= 0, got {limit}")
-    if policy is None or isinstance(policy, str):
-        chosen: LengthPolicy = make_policy(
-            target,
-            made,
-            policy,
-            policy_options,
-            draft_tokens=draft_tokens,
-            sampled=temperature > 0,
-            seeded=any(value is not None for value in seeds),
-            cost_table=cost_table,
-        )
-    elif policy_options or draft_tokens is not None or cost_table is not None:
-        raise InvalidInputError(
-            f"policy_options, draft_tokens and cost_table are for policies by name; {policy.name!r} was given as an "
-            "object"
-        )
-    else:
-        chosen = policy
-    relaxed = relaxed_verification(verification, bias_budget, target, made, sampled=temperature > 0)
+    method = MethodOptions(
+        drafter=drafter,
+        draft_model=draft_model,
+        draft_tokens=draft_tokens,
+        draft_shape=draft_shape,
+        policy=policy,
+        policy_options=policy_options,
+        cost_table=cost_table,
+        disable_above_batch=disable_above_batch,
+        disable_above_context=disable_above_context,
+        verification=verification,
+        bias_budget=bias_budget,
+        payoff=payoff,
+        fan_out=fan_out,
+        fallback=fallback,
+        saguaro=saguaro,
+        overlap=overlap,
+        draft_cores=draft_cores,
+        max_batch=max_batch,
+    ).make(target, sampled=temperature > 0, seeded=any(value is not None for value in seeds))
     recorder = Recorder()
     requests = []
     for ids, sampling, switch, kept in zip(prompts, samplings, switches, sessions, strict=True):
@@ -330,17 +265,6 @@ def stream(
             if max_new_tokens == 0:
                 request.finish_reason = "length"
             requests.append(request)
-    engine = Engine(
-        target,
-        made,
-        chosen,
-        recorder,
-        max_batch=max_batch,
-        disable_above_batch=disable_above_batch,
-        disable_above_context=disable_above_context,
-        relaxed=relaxed,
-    )
-    method = made.name if made.name == "none" else f"{made.name} ({chosen.name})"
 
     def finish(request: Request) -> Generation:
         plain = getattr(target, "plain_step_seconds", None)
@@ -358,14 +282,20 @@ def stream(
             report=make_report(
                 [request],
                 recorder,
-                method=method,
+                method=method.name,
                 plain_step_seconds=plain,
-                policy_message=chosen.message(),
-                bias=None if relaxed is None else relaxed.bias_of(request),
+                policy_message=method.policy.message(),
+                bias=None if method.relaxed is None else method.relaxed.bias_of(request),
             ),
         )
 
-    return Stream(requests, engine.run(requests), finish, [kept for kept in sessions for _ in range(n)], recorder)
+    return Stream(
+        requests,
+        method.engine(target, recorder).run(requests),
+        finish,
+        [kept for kept in sessions for _ in range(n)],
+        recorder,
+    )
 
 
 @overload
@@ -449,8 +379,8 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     Raises
     ------
     SpecrsError
-        With the value found and what was expected, before any work. ``NonFiniteLogitsError`` may come later and keeps
-        what was generated in ``.partial``; so does ``KeyboardInterrupt``.
+        With the value found and what was expected, before any work. What may come later (``NonFiniteLogitsError``,
+        ``CapacityError`` when memory ends) keeps what was generated in ``.partial``; so does ``KeyboardInterrupt``.
     """
     running = stream(model, prompt, **options)
     try:
@@ -478,33 +408,6 @@ def _warn_of_unapplied_settings(target: TargetModel) -> None:
         )
 
 
-def _per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
-    """Return one value per prompt from one for all or one for each."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value] * prompts
-    if len(values) != prompts:
-        raise InvalidInputError(f"{name} has {len(values)} values, expected one or one per prompt: {prompts}")
-    return values
-
-
-def _sessions(given: Session | Sequence[Session] | None, prompts: int, n: int) -> list[Session | None]:
-    """Return one session, or None, per prompt; a session holds one text, so none is used twice."""
-    sessions = list(given) if isinstance(given, (list, tuple)) else [given]
-    if given is None:
-        return [None] * prompts
-    if n != 1 or len(sessions) != prompts or len({id(one) for one in sessions}) != prompts:
-        raise InvalidInputError(
-            f"a session continues one text: got {len({id(one) for one in sessions})} sessions for {prompts} prompts "
-            f"and n={n}; expected n=1 and a session of its own per prompt"
-        )
-    return sessions
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(int(i) for i in np.atleast_1d(np.asarray(value, dtype=object)).tolist())
-
-
 def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
     known = [
         name for name, p in inspect.signature(stream).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY
@@ -514,44 +417,3 @@ def _unknown_options(unknown: Mapping[str, Any]) -> UnknownNameError:
         near = difflib.get_close_matches(name, known, 1)
         parts.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
     return UnknownNameError(f"unknown option {', '.join(parts)}; known: {', '.join(sorted(known))}")
-
-
-def eos_ids(target: TargetModel, value: Any) -> tuple[int, ...]:
-    """Return the ids of ``generate``'s ``eos_token_id``."""
-    if isinstance(value, str):
-        if value != "model":
-            raise InvalidInputError(f"eos_token_id must be ids, None or 'model' (the model's own), got {value!r}")
-        return target.eos_token_ids
-    return _ids(value)
-
-
-def check_requests(
-    target: TargetModel,
-    prompts: Sequence[TokenArray],
-    stops: Any,
-    logprobs: int | None = None,
-    bias: Mapping[int, float] = MappingProxyType({}),
-) -> None:
-    """Refuse, before any work, what cannot run."""
-    from specrs.errors import ContextLimitError
-
-    if stops.stop_strings and target.tokenizer is None:
-        raise InvalidInputError(f"stop strings {list(stops.stop_strings)!r} need a tokenizer, and the model has none")
-    if logprobs is not None and not 0 <= logprobs <= target.vocab_size:
-        raise InvalidInputError(f"logprobs must be in [0, {target.vocab_size}], got {logprobs}")
-    for token in stops.ending_ids:
-        if not 0 <= token < target.vocab_size:
-            raise InvalidInputError(f"stop id {token} is not an id of the model, which has {target.vocab_size}")
-    for token in bias:
-        if not 0 <= int(token) < target.vocab_size:
-            raise InvalidInputError(f"logit_bias names id {token}, the model has {target.vocab_size} ids")
-    for index, ids in enumerate(prompts):
-        if not len(ids):
-            raise InvalidInputError(f"prompt {index} is empty; expected at least one token")
-        if int(ids.max()) >= target.vocab_size:
-            raise InvalidInputError(f"prompt {index} has id {int(ids.max())}, the model has {target.vocab_size} ids")
-        if target.max_context is not None and stops.max_new_tokens and len(ids) >= target.max_context:
-            raise ContextLimitError(
-                f"prompt {index} has {len(ids)} tokens and the model reads at most {target.max_context}: "
-                "no room for a new one; expected a shorter prompt"
-            )

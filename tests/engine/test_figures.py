@@ -9,7 +9,8 @@ from tests.engine.conftest import VOCABULARY, hf_greedy, tiny_model, tiny_target
 from tests.toys import PieceTokenizer, ScriptDrafter, TableLM, TattleLM, oracle, writer
 
 import specrs
-from specrs.compare import compare
+from specrs.compare import check_shapes, compare
+from specrs.errors import InvalidInputError
 from specrs.types import Draft
 
 PROMPT = [4, 9, 2, 7]
@@ -263,6 +264,37 @@ def test_b46_compare_does_not_excuse_a_fault():
     )
     assert not found.identical
     assert not found.difference.near_tie
+
+
+@pytest.mark.parametrize("gap", [1e-6, 0.5])
+def test_b48_shapes_and_speculation_are_told_apart(gap):
+    """B48: forwards of one row and of several disagree everywhere; the text is one of the two at every position."""
+    target = ShapeNoise()
+    target.gap = gap
+    drafter = ScriptDrafter(lambda r, b: [1])
+    found = compare(target, PROMPT, drafter=drafter, draft_tokens=1, max_new_tokens=9, shape_check=True, **FOREVER)
+    shapes = found.shapes
+    # The last wide forward, of one left-over row, agrees.
+    assert (shapes.positions, shapes.rows, shapes.by_shape) == (9, 8, 8)
+    assert shapes.unlike_one_row == sum(token == 11 for token in found.method.ids) > 0
+    assert shapes.unexplained == 0
+
+
+def test_b48_a_fault_is_explained_by_no_shape():
+    """A text that neither shape would write is counted as what it is; shapes that agree are not blamed."""
+    text = specrs.generate(TattleLM(), PROMPT, drafter="none", max_new_tokens=12, **FOREVER).ids
+    right = check_shapes(TattleLM(), np.array(PROMPT, np.uint32), text)
+    assert (right.positions, right.by_shape, right.unlike_one_row, right.unexplained) == (12, 0, 0, 0)
+    text[5] = (text[5] + 1) % 32
+    wrong = check_shapes(TattleLM(), np.array(PROMPT, np.uint32), text[:6])
+    assert (wrong.by_shape, wrong.unlike_one_row, wrong.unexplained) == (0, 1, 1)
+
+
+def test_shape_check_refuses_what_it_cannot_judge():
+    with pytest.raises(InvalidInputError, match=r"judges greedy texts, got temperature=0\.7"):
+        compare(TattleLM(), PROMPT, temperature=0.7, seed=1, shape_check=True)
+    with pytest.raises(InvalidInputError, match="rows must be >= 2, got 1"):
+        check_shapes(TattleLM(), np.array(PROMPT, np.uint32), [1], rows=1)
 
 
 def test_compare_hands_the_same_parameters_to_both():

@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     target, draft_model = shared.load_models(arguments)
     if not getattr(target.tokenizer, "chat_template", None):
         raise UnsupportedModelError(f"{target.name} has no chat template; use `specrs generate --raw`")
-    from specrs.generation import Session, stream
+    from specrs.generation import stream
+    from specrs.session import Session
 
     session = Session(target)
     messages = [{"role": "system", "content": arguments.system}] if arguments.system else []

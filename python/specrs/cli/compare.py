@@ -24,11 +24,15 @@ def add_arguments(parser: Parser) -> None:
     shared.add_model(parser)
     shared.add_method(parser)
     shared.add_law(parser)
+    parser.add_argument(
+        "--shape-check", action="store_true",
+        help="decode the text again by forwards of one row and of several: what differs by rounding, what by a fault",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run ``specrs compare``: exit code 0 when the texts are the same or part at a near-tie, 1 otherwise."""
+    """Run ``specrs compare``: exit code 0 for the same texts or ones that part at a near-tie, 1 otherwise."""
     text = read_prompt(arguments)
     target, draft_model = shared.load_models(arguments)
     from specrs.compare import compare
@@ -38,15 +42,17 @@ def run(arguments: argparse.Namespace) -> int:
     options = {**shared.method(arguments, draft_model), **shared.law(arguments)}
     if options["temperature"] > 0 and options["seed"] is None:
         options["seed"] = 0
-    found = compare(target, prompt, **options)
+    found = compare(target, prompt, shape_check=arguments.shape_check, **options)
     print(json.dumps(_facts(found), indent=2) if arguments.json else _text(found, target.tokenizer))
-    return 0 if found.difference is None or found.difference.near_tie else 1
+    faultless = found.shapes is None or not found.shapes.unexplained
+    return 0 if faultless and (found.difference is None or found.difference.near_tie) else 1
 
 
 def _facts(found: Comparison) -> dict[str, Any]:
     return {
         "identical": found.identical,
         "difference": None if found.difference is None else asdict(found.difference),
+        "shapes": None if found.shapes is None else asdict(found.shapes),
         "plain": {"ids": found.plain.ids, "report": found.plain.report.to_dict()},
         "method": {"ids": found.method.ids, "report": found.method.report.to_dict()},
     }
@@ -60,6 +66,12 @@ def _text(found: Comparison, tokenizer: Any) -> str:
         f"method      {method.new_tokens} tokens, {method.target_passes} target passes, {method.seconds:.2f} s "
         f"({method.method})",
     ]
+    if shapes := found.shapes:
+        lines.append(
+            f"shapes      of {shapes.positions} positions, forwards of 1 and of {shapes.rows} rows choose differently "
+            f"at {shapes.by_shape}; the text leaves the choice of 1 row at {shapes.unlike_one_row}, of both at "
+            f"{shapes.unexplained}" + (" (a fault: please report this)" if shapes.unexplained else "")
+        )
     difference = found.difference
     if difference is None:
         return "\n".join([*lines, "identical   every token is the same"])

@@ -69,7 +69,8 @@ class Drafter(Protocol):
     max_context: int | None
     tokens_are_drawn: bool
     # A drafter that writes token by token may have ``asks_to_go_on = True``; its ``propose`` then takes a third
-    # argument, a ``GoOn`` or None, and ends a chain where that says so.
+    # argument, a ``GoOn`` or None, and ends a chain where that says so. One that holds much may have
+    # ``memory_bytes()``, which the report shows.
 
     def start(self, request: Request) -> None:
         """Meet a new request; ``request.tokens`` holds its prompt."""

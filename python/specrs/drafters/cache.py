@@ -80,6 +80,10 @@ class CacheDrafter:
         """Keep the new text for the next step."""
         self._unread[request.id] = np.concatenate([self._unread[request.id], kept])
 
+    def memory_bytes(self) -> int:
+        """Return the bytes of all text held, that of a shared cache included."""
+        return self._cache.memory_bytes()
+
     def finish(self, request: Request) -> None:
         """Forget the request's text."""
         if self._unread.pop(request.id, None) is not None:

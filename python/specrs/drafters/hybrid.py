@@ -242,6 +242,10 @@ class HybridDrafter:
             refused = accepted < len(proposal.tokens) and accepted < len(kept)
             self._routers[request.id].note_model(request.id, accepted, refused)
 
+    def memory_bytes(self) -> int:
+        """Return what both drafters hold, in bytes."""
+        return self._cache.memory_bytes() + (0 if self._model is None else self._model.memory_bytes())
+
     def finish(self, request: Request) -> None:
         """Forget the request; what its text still tells is learned."""
         self._cache.finish(request)

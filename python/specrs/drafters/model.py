@@ -220,6 +220,10 @@ class ModelDrafter:
         state.truncate(min(state.length, before + same, len(request.tokens) - 1))
         self._drawn[request.id] = []
 
+    def memory_bytes(self) -> int:
+        """Return the bytes of the keys and values of all texts."""
+        return sum(state.size_bytes() for state in self._states.values())
+
     def finish(self, request: Request) -> None:
         """Forget the request."""
         self._states.pop(request.id, None)

@@ -13,6 +13,7 @@ from specrs import _core
 from specrs.engine import law, stopping, verifier
 from specrs.engine.ranks import ONE_RANK
 from specrs.engine.request import TokenLogprob
+from specrs.engine.watchdog import Watchdog
 from specrs.errors import InvalidInputError
 from specrs.policies.base import RoundSeconds
 from specrs.types import ANCHOR, Draft
@@ -119,6 +120,7 @@ class Engine:
         self.disable_above_context = disable_above_context
         self.relaxed = relaxed
         self._ranks = getattr(target, "ranks", ONE_RANK)
+        self._watchdog = Watchdog(drafter)
         self._warned_drafter_limit = False
 
     def run(self, requests: Sequence[Request]) -> Iterator[Step]:
@@ -143,6 +145,8 @@ class Engine:
                 self._finish(request)
 
     def _finish(self, request: Request) -> None:
+        used = getattr(self.drafter, "memory_bytes", lambda: 0)()
+        request.statistics.memory = {"target": request.state.size_bytes(), "drafter": used}
         self.drafter.finish(request)
         self.policy.finish(request)
 
@@ -181,6 +185,7 @@ class Engine:
         lap()
         seconds = RoundSeconds(*np.diff(clock).tolist())
         self.recorder.round(pending, len(draft.tokens), sum(len(step.tokens) for step in steps), seconds)
+        self._watchdog.note(requests, len(draft.tokens), len(verdict.path))
         if all(size == 1 for size in pending):  # a round that also read a prompt says nothing about usual rounds
             self.policy.observe(requests, draft, verdict, seconds)
         return steps
@@ -188,7 +193,7 @@ class Engine:
     def _draft(self, requests: Sequence[Request]) -> Draft:
         crowded = self.disable_above_batch is not None and len(requests) > self.disable_above_batch
         limits = [0 if crowded else self._limit(request) for request in requests]
-        if not any(limits):
+        if not any(limits) or not self._watchdog.may_draft():
             return Draft.empty(len(requests), self.drafter.name)
         budgets = self._ranks.agree(lambda: self.policy.budgets(requests, limits))
         if not any(budgets):

@@ -169,6 +169,8 @@ class RequestStatistics:
         By depth: rounds that had a token to offer there below an accepted path, and rounds that accepted one there.
     by_source : Counter
         Accepted nodes by drafter.
+    memory : dict of str to int
+        Bytes at the text's end: of the target's keys and values for it, and of what the drafter holds for all texts.
     """
 
     def __init__(self) -> None:
@@ -179,6 +181,7 @@ class RequestStatistics:
         self.reached: Counter[int] = Counter()
         self.accepted_at: Counter[int] = Counter()
         self.by_source: Counter[str] = Counter()
+        self.memory: dict[str, int] = {}
 
     def record(self, nodes: int, accepted: int, tried: int, source: str) -> None:
         """Count one round: a draft of ``nodes`` nodes, of which ``accepted`` were kept and ``tried`` depths decided."""

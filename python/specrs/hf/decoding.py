@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +18,17 @@ from specrs.hf.arguments import dropped_arguments
 from specrs.hf.law import RowProcessors, split_processors
 from specrs.hf.refusals import left_padding, refuse_unsupported
 from specrs.hf.rows import ColumnStreamer, RowWatcher, TogetherStop
+from specrs.method_options import MethodOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from specrs.drafters.base import Drafter
     from specrs.engine.request import Request
     from specrs.models.hf import TransformersTarget
     from specrs.policies.base import LengthPolicy
+    from specrs.policies.cost import CostTable
     from specrs.report.report import Report
 
 
@@ -61,6 +65,10 @@ def generate(
     draft_shape: str = "chain",
     policy: str | LengthPolicy | None = None,
     policy_options: Mapping[str, Any] | None = None,
+    cost_table: CostTable | str | Path | None = None,
+    disable_above_batch: int | None = None,
+    disable_above_context: int | None = None,
+    payoff: str | Path | None = None,
     seed: int | None = None,
     max_batch: int = 8,
     stop_strings: str | Sequence[str] | None = None,
@@ -87,8 +95,8 @@ def generate(
     draft_tokens : int, optional
         Draft this many tokens each round. Default: as many as pay on this machine.
     draft_shape : {'chain', 'tree'}
-    policy, policy_options : str or LengthPolicy, mapping
-        Length policy by name and its options, as of ``specrs.generate``.
+    policy, policy_options, cost_table, disable_above_batch, disable_above_context, payoff
+        As of ``specrs.generate``.
     seed : int, optional
         Default: drawn from torch's generator when sampling.
     max_batch : int
@@ -109,21 +117,25 @@ def generate(
     UnsupportedModelError
         A model whose state cannot be rolled back.
     """
-    drafting = {
-        "drafter": drafter,
-        "draft_model": draft_model,
-        "draft_tokens": draft_tokens,
-        "draft_shape": draft_shape,
-        "policy": policy,
-        "policy_options": policy_options,
-        "seed": seed,
-        "max_batch": max_batch,
-    }
+    options = MethodOptions(
+        drafter=drafter,
+        draft_model=draft_model,
+        draft_tokens=draft_tokens,
+        draft_shape=draft_shape,
+        policy=policy,
+        policy_options=policy_options,
+        cost_table=cost_table,
+        disable_above_batch=disable_above_batch,
+        disable_above_context=disable_above_context,
+        payoff=payoff,
+        max_batch=max_batch,
+    )
     if not hasattr(generation_config, "_pad_token_tensor"):  # not prepared: called by the user, not by `generate`
         return _through_generate(
             model,
             input_ids,
-            drafting,
+            options,
+            seed,
             stop_strings,
             tokenizer,
             streamer,
@@ -143,14 +155,17 @@ def generate(
     if stop_strings is not None:
         criteria.append(_stop_string_criteria(stop_strings, dropped.get("tokenizer", tokenizer)))
     if "assistant_model" in dropped:
-        drafting = _with_assistant(drafting, dropped["assistant_model"])
-    return _decode(model, input_ids, padding, list(logits_processor), criteria, generation_config, streamer, drafting)
+        options = _with_assistant(options, dropped["assistant_model"])
+    return _decode(
+        model, input_ids, padding, list(logits_processor), criteria, generation_config, streamer, options, seed
+    )
 
 
 def _through_generate(
     model: Any,
     input_ids: Any,
-    drafting: dict[str, Any],
+    options: MethodOptions,
+    seed: int | None,
     stop_strings: Any,
     tokenizer: Any,
     streamer: Any,
@@ -164,7 +179,9 @@ def _through_generate(
         stop_strings = generation_config.stop_strings
         generation_config = copy.deepcopy(generation_config)
         generation_config.stop_strings = None
-    method = functools.partial(generate, stop_strings=stop_strings, tokenizer=tokenizer, **drafting)
+    given = {option.name: getattr(options, option.name) for option in fields(options)}
+    own = {name: value for name, value in given.items() if name in inspect.signature(generate).parameters}
+    method = functools.partial(generate, stop_strings=stop_strings, tokenizer=tokenizer, seed=seed, **own)
     return model.generate(
         input_ids, custom_generate=method, streamer=streamer, generation_config=generation_config, **arguments
     )
@@ -176,12 +193,12 @@ def _stop_string_criteria(stop_strings: Any, tokenizer: Any) -> Any:
     return stopping_criteria.StopStringCriteria(tokenizer, stop_strings)
 
 
-def _with_assistant(drafting: dict[str, Any], assistant: Any) -> dict[str, Any]:
-    if drafting["draft_model"] is not None:
+def _with_assistant(options: MethodOptions, assistant: Any) -> MethodOptions:
+    if options.draft_model is not None:
         raise InvalidInputError("both draft_model and assistant_model were given; they are names of one thing")
     # A drafter that was named keeps its name where it takes a model.
-    drafter = "model" if drafting["drafter"] == "cache" else drafting["drafter"]
-    return {**drafting, "draft_model": assistant, "drafter": drafter}
+    drafter = "model" if isinstance(options.drafter, str) and options.drafter == "cache" else options.drafter
+    return replace(options, draft_model=assistant, drafter=drafter)
 
 
 def _decode(
@@ -192,12 +209,11 @@ def _decode(
     criteria: list[Any],
     config: Any,
     streamer: Any,
-    drafting: dict[str, Any],
+    options: MethodOptions,
+    seed: int | None,
 ) -> Any:
     """Run the rows to their ends and put together what ``generate`` returns."""
-    from specrs.engine.engine import Engine
-    from specrs.generation import check_requests
-    from specrs.methods import make_drafter, make_policy
+    from specrs.inputs import check_requests
     from specrs.models.kept import kept_target
     from specrs.report.recorder import Recorder
     from specrs.report.report import make_report
@@ -206,37 +222,15 @@ def _decode(
     sampled = bool(config.do_sample)
     ends, limit, others = _split_criteria(criteria, input_ids.shape[1], config)
     rows = _Rows(input_ids, padding, target)
-    seed = drafting["seed"]
-    made = drafting["drafter"]
-    if isinstance(made, str):
-        made = make_drafter(made, target, draft_model=drafting["draft_model"], shape=drafting["draft_shape"])
-    elif drafting["draft_model"] is not None or drafting["draft_shape"] != "chain":
-        raise InvalidInputError(
-            "draft_model, assistant_model and draft_shape are for drafters by name; "
-            f"{made.name!r} was given as an object"
-        )
-    policy = drafting["policy"]
-    if policy is None or isinstance(policy, str):
-        policy = make_policy(
-            target,
-            made,
-            policy,
-            drafting["policy_options"],
-            draft_tokens=drafting["draft_tokens"],
-            sampled=sampled,
-            seeded=True,  # torch.manual_seed must repeat a text, and only torch knows whether it was called
-        )
-    elif drafting["policy_options"] or drafting["draft_tokens"] is not None:
-        raise InvalidInputError(
-            f"policy_options and draft_tokens are for policies by name; {policy.name!r} was given as an object"
-        )
+    # torch.manual_seed must repeat a text, and only torch knows whether it was called
+    method = options.make(target, sampled=sampled, seeded=True)
     if sampled and seed is None:
         seed = int(torch.randint(2**62, (1,)))
     requests = rows.requests(processors, others, config, ends, limit, seed)
     check_requests(target, [request.tokens for request in requests], requests[0].stop)
     columns = None if streamer is None else ColumnStreamer(streamer, len(requests), rows.fill(config))
     recorder = Recorder()
-    engine = Engine(target, made, policy, recorder, max_batch=drafting["max_batch"])
+    engine = method.engine(target, recorder)
     number = {request.id: row for row, request in enumerate(requests)}
     for step in engine.run(requests):
         request = step.request
@@ -250,7 +244,6 @@ def _decode(
     sequences = rows.sequences(requests, config)
     if not config.return_dict_in_generate:
         return sequences
-    name = made.name if made.name == "none" else f"{made.name} ({policy.name})"
     plain = getattr(target, "plain_step_seconds", None)
     width = sequences.shape[1]
     scores: Any = rows.recorded(requests, "scores", width) if config.output_scores else None
@@ -260,7 +253,7 @@ def _decode(
         sequences=found,
         scores=scores,
         logits=logits,
-        reports=[make_report([r], recorder, method=name, plain_step_seconds=plain) for r in requests],
+        reports=[make_report([r], recorder, method=method.name, plain_step_seconds=plain) for r in requests],
     )
 
 

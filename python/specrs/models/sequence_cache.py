@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specrs.errors import InternalError, InvalidInputError
+from specrs.errors import CapacityError, InternalError, InvalidInputError
 
 if TYPE_CHECKING:
     from specrs.types import IndexArray
@@ -65,7 +65,15 @@ class SequenceCache:
         if needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
         _, heads, _, size = rows.shape
-        grown = rows.new_empty((1, heads, self._capacity, size), dtype=self._dtype or rows.dtype)
+        dtype = self._dtype or rows.dtype
+        try:
+            grown = rows.new_empty((1, heads, self._capacity, size), dtype=dtype)
+        except (MemoryError, RuntimeError) as error:  # torch has no class of its own for this on the CPU
+            raise CapacityError(
+                f"no memory for the keys or values of {self._capacity} tokens in one more of {len(self._keys)} layers: "
+                f"{heads * self._capacity * size * dtype.itemsize} bytes, beside {self.size_bytes()} held; "
+                "expected a smaller max_new_tokens, a shorter prompt or fewer texts at once"
+            ) from error
         if stored is not None:
             grown[:, :, : self.length] = stored[:, :, : self.length]
         return grown

@@ -51,6 +51,9 @@ class Report:
     parameters : dict
         Effective sampling and stop parameters.
     warnings : list of str
+    memory : dict of str to int
+        Bytes at the end: keys and values of the text in the ``target``; what the ``drafter`` holds for all texts, model
+        weights apart.
     bias : float or None
         Under a relaxed verification, a bound on the total-variation distance of the text's law from the target's; above
         1 it says nothing.
@@ -77,6 +80,7 @@ class Report:
     speedup: float | None
     parameters: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
     bias: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +143,10 @@ def make_report(
         plain_step_seconds=plain_step_seconds,
         speedup=speedup,
         parameters=effective_parameters(first),
+        memory={
+            "target": sum(c.memory.get("target", 0) for c in counts),
+            "drafter": max(c.memory.get("drafter", 0) for c in counts),
+        },
     )
     warning = _slower_warning(report, recorder)
     if warning:
@@ -205,5 +213,7 @@ def render(report: Report) -> str:
         f"speed-up          {number(report.speedup, '.2f', 'x')} over plain steps of "
         f"{number(None if report.plain_step_seconds is None else report.plain_step_seconds * 1e3, '.1f', ' ms')}"
     )
+    held = ", ".join(f"{who} {size / 1e6:.1f} MB" for who, size in report.memory.items())
+    lines.append(f"memory            {held} beside the weights")
     lines += [f"warning: {text}" for text in report.warnings]
     return "\n".join(lines)
