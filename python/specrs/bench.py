@@ -70,17 +70,18 @@ class Run:
         return self.new_tokens / self.seconds
 
 
-def read_prompts(folder: Path, sets: Sequence[str], limit: int | None) -> list[Prompt]:
-    """Read prompt sets, JSON lines, from ``folder``: at most ``limit`` prompts of each."""
+def read_prompts(folder: Path, sets: Sequence[str], limit: int | None, *, shortest: bool = False) -> list[Prompt]:
+    """Read prompt sets, JSON lines, from ``folder``: at most ``limit`` prompts of each, or the shortest so many."""
     prompts = []
     for name in sets:
         file = folder / f"{name}.jsonl"
         if not file.is_file():
             known = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl")))
             raise InvalidInputError(f"no prompt set {name!r} in {folder}; there are: {known}")
-        for line in file.read_text(encoding="utf-8").splitlines()[:limit]:
-            row = json.loads(line)
-            prompts.append(Prompt(row["id"], row["set"], row["messages"], row["max_new_tokens"]))
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if shortest:
+            rows.sort(key=lambda row: sum(len(message["content"]) for message in row["messages"]))
+        prompts += [Prompt(row["id"], row["set"], row["messages"], row["max_new_tokens"]) for row in rows[:limit]]
     return prompts
 
 

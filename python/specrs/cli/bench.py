@@ -32,6 +32,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--prompts", default="benches/prompts", metavar="FOLDER", help="folder of prompt sets (JSONL)")
     parser.add_argument("--sets", metavar="NAMES", help="comma-separated names of sets; default: all in the folder")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each set")
+    parser.add_argument("--shortest", action="store_true", help="with --limit: the shortest prompts of each set")
     parser.add_argument("--peer-limit", type=int, metavar="N", help="peers on the first N prompts of each set only")
     parser.add_argument("--share-prompt", action="store_true", help="read each prompt once for all of our methods")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: each prompt's own")
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     methods = [name.strip() for name in arguments.methods.split(",")]
     from specrs.bench import against_peers, bench, environment, read_prompts, summarise
 
-    prompts = read_prompts(folder, sets, arguments.limit)
+    prompts = read_prompts(folder, sets, arguments.limit, shortest=arguments.shortest)
     target, draft_model = shared.load_models(arguments)
 
     def keep(runs: list[Run]) -> None:
