@@ -329,8 +329,9 @@ def generate(model: Any, prompt: Any, **options: Any) -> Any:
     disable_above_batch, disable_above_context : int, optional
         No drafts while more requests than this run at once, or for a text of more tokens than this.
     verification : relaxed rule of ``specrs.verification``, EnsembleHead, str or Path, optional
-        Verify by a relaxed rule: more drafts stand, and the output's law is not the target's. A path is that of a head
-        trained by ``specrs train ensemble`` for this very pair of models. Needs a temperature above 0.
+        Verify by a relaxed rule: more drafts stand, and the output's law is not the target's. Text names a rule
+        (``'lenience=0.5'``; ``ensemble``, ``typical``, ``top-k``, ``cascade``, ``fuzzy``) or is the path of a head that
+        ``specrs train ensemble`` made for this very pair of models. Needs a temperature above 0.
     bias_budget : float, optional
         Most bias that each text may gather under ``verification``; beyond it the verification is exact.
     draft_shape : {'chain', 'tree'}

@@ -55,6 +55,17 @@ def test_generate_json_has_ids_and_report(tiny_folder, capsys):
     assert made["report"]["lossless"] is True
 
 
+def test_generate_takes_a_relaxed_rule_and_says_so(tiny_folder, capsys):
+    words = ["generate", "abc abc", "--model", tiny_folder, "--drafter", "model", "--draft-model", tiny_folder]
+    words += ["--draft-tokens", "3", "--max-new-tokens", "9", "--temperature", "1", "--seed", "3"]
+    assert main([*words, "--verification", "lenience=0.5", "--bias-budget", "0.5"]) == 0
+    printed = capsys.readouterr().err
+    assert "LOSSY" in printed
+    assert "from the target's law (bound)" in printed
+    assert main([*words, "--verification", "lenience"]) == 2
+    assert "lenience=NUMBER" in capsys.readouterr().err
+
+
 def test_generate_reads_a_file_and_refuses_an_empty_prompt(tiny_folder, capsys, tmp_path, monkeypatch):
     text = tmp_path / "prompt.txt"
     text.write_text("some text")
@@ -88,6 +99,17 @@ def test_compare_finds_the_same_text(tiny_folder, capsys, law):
     argv = ["compare", "abab abab abab", "--model", tiny_folder, "--max-new-tokens", "40", "--draft-tokens", "6", *law]
     assert main(argv) == 0
     assert "every token is the same" in capsys.readouterr().out
+
+
+def test_compare_counts_what_shapes_explain(tiny_folder, capsys):
+    words = ["compare", "abc abc abc", "--model", tiny_folder, "--max-new-tokens", "9", "--dtype", "float32"]
+    assert main([*words, "--shape-check"]) == 0
+    assert "of 9 positions" in capsys.readouterr().out
+    assert main([*words, "--shape-check", "--json"]) == 0
+    shapes = json.loads(capsys.readouterr().out)["shapes"]
+    assert (shapes["positions"], shapes["unexplained"]) == (9, 0)
+    assert main([*words, "--shape-check", "--temperature", "1"]) == 2
+    assert "judges greedy texts" in capsys.readouterr().err
 
 
 def test_bench_measures_methods_and_peers_beside_plain(tiny_folder, capsys, tmp_path):

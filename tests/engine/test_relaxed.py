@@ -9,7 +9,17 @@ from tests.engine.conftest import tiny_target
 import specrs
 from specrs.engine.relaxed import pair_of
 from specrs.errors import InvalidInputError
-from specrs.verification import ChainRejection, EnsembleHead, StaticEnsemble
+from specrs.verification import (
+    Cascade,
+    ChainRejection,
+    EnsembleHead,
+    Fuzzy,
+    Lenience,
+    StaticEnsemble,
+    TopKAcceptance,
+    Typical,
+)
+from specrs.verification.named import named_rule
 
 PROMPT = [7, 3, 9, 11, 7, 3, 9]
 
@@ -44,6 +54,31 @@ def test_no_budget_left_is_exact(pair):
     made = run(*pair, verification=StaticEnsemble(0.05), bias_budget=0)
     assert made.ids == run(*pair).ids
     assert made.report.bias == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("ensemble=0.3", StaticEnsemble(0.3)),
+        ("lenience=0.5", Lenience(0.5)),
+        ("typical=0.09", Typical()),
+        ("top-k=4", TopKAcceptance(4)),
+        ("cascade=0.2", Cascade(0.2)),
+        ("fuzzy=0.1", Fuzzy(0.1)),
+    ],
+)
+def test_a_rule_may_be_named(pair, text, rule):
+    assert named_rule(text) == rule
+    named, given = run(*pair, verification=text), run(*pair, verification=rule)
+    assert named.ids == given.ids
+    assert (named.report.lossless, named.report.bias) == (False, given.report.bias)
+
+
+def test_names_that_are_none_and_numbers_that_do_not_fit(pair):
+    assert named_rule("some/folder/head") is None
+    for text in ("lenience", "lenience=much", "top-k=1.5", "ensemble=0"):
+        with pytest.raises(InvalidInputError, match=r"takes a|must be in"):
+            run(*pair, verification=text)
 
 
 def head_of(target, draft, bias):

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specrs.cli import generation_options as shared
-from specrs.cli.generate import read_prompt
 
 if TYPE_CHECKING:
     import argparse
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Add what ``specrs compare`` takes."""
-    parser.add_argument("prompt", nargs="?", help="the text; '-' or nothing reads standard input")
-    parser.add_argument("--file", metavar="PATH", help="append this file's text to the prompt")
-    parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
+    shared.add_prompt(parser)
     shared.add_model(parser)
     shared.add_method(parser)
     shared.add_law(parser)
@@ -33,12 +30,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run ``specrs compare``: exit code 0 for the same texts or ones that part at a near-tie, 1 otherwise."""
-    text = read_prompt(arguments)
+    text = shared.read_prompt(arguments)
     target, draft_model = shared.load_models(arguments)
     from specrs.compare import compare
 
-    chat = bool(getattr(target.tokenizer, "chat_template", None)) and not arguments.raw
-    prompt: Any = [{"role": "user", "content": text}] if chat else text
+    prompt = shared.as_prompt(text, target, arguments)
     options = {**shared.method(arguments, draft_model), **shared.law(arguments)}
     if options["temperature"] > 0 and options["seed"] is None:
         options["seed"] = 0

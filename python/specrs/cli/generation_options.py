@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrs.cli.arguments import one_of
 from specrs.errors import InvalidInputError
+from specrs.method_options import MethodOptions
 from specrs.methods import DRAFTERS, LOADS_OWN_MODEL
 from specrs.models.loading import BACKENDS
 from specrs.policies.registry import DEFAULT, POLICIES
+from specrs.verification.named import RULES
 
 if TYPE_CHECKING:
     import argparse
 
     from specrs.cli.arguments import Parser
+
+
+def add_prompt(parser: Parser) -> None:
+    """Add what names the prompt."""
+    parser.add_argument("prompt", nargs="?", help="the text; '-' or nothing reads standard input")
+    parser.add_argument("--file", metavar="PATH", help="append this file's text to the prompt")
+    parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
+
+
+def read_prompt(arguments: argparse.Namespace) -> str:
+    """Return the text that the arguments and standard input make."""
+    parts = []
+    if arguments.prompt not in (None, "-"):
+        parts.append(arguments.prompt)
+    elif arguments.file is None or arguments.prompt == "-":
+        parts.append(sys.stdin.read())
+    if arguments.file is not None:
+        try:
+            parts.append(Path(arguments.file).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidInputError(f"cannot read --file {arguments.file!r}: {error.strerror}") from error
+    text = "\n\n".join(part for part in parts if part)
+    if not text.strip():
+        raise InvalidInputError("the prompt is empty; pass it as an argument, by --file or on standard input")
+    return text
+
+
+def as_prompt(text: str, target: Any, arguments: argparse.Namespace) -> Any:
+    """Return the text as a message where the model has a chat template, unless ``--raw`` was given."""
+    chat = bool(getattr(target.tokenizer, "chat_template", None)) and not arguments.raw
+    return [{"role": "user", "content": text}] if chat else text
 
 
 def add_model(parser: Parser) -> None:
@@ -62,6 +98,17 @@ def add_method(parser: Parser) -> None:
         type=one_of("overlap", ("process", "thread", "none")),
         help="ssd: where the drafter runs; default: process",
     )
+    parser.add_argument(
+        "--draft-cores", type=_numbers, metavar="N,N", help="ssd: processor cores of the drafter's process"
+    )
+    parser.add_argument(
+        "--verification", metavar="RULE",
+        help=f"relaxed, not lossless: {', '.join(f'{name}=NUMBER' for name in RULES)}, or a head's file from "
+        "`specrs train ensemble`",
+    )  # fmt: skip
+    parser.add_argument("--bias-budget", type=float, metavar="B", help="most bias of a text; exact beyond it")
+    parser.add_argument("--disable-above-batch", type=int, metavar="N", help="no drafts while more texts run at once")
+    parser.add_argument("--disable-above-context", type=int, metavar="N", help="no drafts for texts of more tokens")
 
 
 def add_draft_length(parser: Parser) -> None:
@@ -132,20 +179,13 @@ def load_models(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
     """Return the options of ``add_method`` for ``specrs.generate``."""
-    return {
-        "drafter": arguments.drafter,
-        "draft_model": draft_model,
-        "draft_tokens": arguments.draft_tokens,
-        "draft_shape": arguments.draft_shape,
-        "policy": arguments.policy,
-        "policy_options": policy_options(arguments.policy_option),
-        "cost_table": arguments.cost_table,
-        "payoff": arguments.payoff,
-        "fan_out": arguments.fan_out,
-        "fallback": arguments.fallback,
-        "saguaro": arguments.saguaro,
-        "overlap": arguments.overlap,
-    }
+    names = {option.name for option in fields(MethodOptions)}
+    given = {name: value for name, value in vars(arguments).items() if name in names}
+    return {**given, "draft_model": draft_model, "policy_options": policy_options(arguments.policy_option)}
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def policy_options(words: list[str]) -> dict[str, Any]:

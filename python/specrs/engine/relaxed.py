@@ -14,6 +14,7 @@ from specrs.verification.base import DenseLaw, OneHotLaw
 from specrs.verification.ensemble_head import EnsembleHead, Pair
 from specrs.verification.entry import verify
 from specrs.verification.logits import as_rows
+from specrs.verification.named import named_rule
 from specrs.verification.relaxed import DynamicEnsemble
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def relaxed_verification(
     Parameters
     ----------
     chosen : Verifier, EnsembleHead, str, Path or None
-        A path is that of a saved head, which must be the pair's own.
+        Text may name a rule (``lenience=0.5``); else it is the path of a saved head, which must be the pair's own.
     budget : float or None
     target : TargetModel
     drafter : Drafter
@@ -131,6 +132,8 @@ def relaxed_verification(
         return None
     if not sampled:
         raise InvalidInputError("a relaxed verification needs a temperature above 0: a greedy draft has no law")
+    if isinstance(chosen, str):
+        chosen = named_rule(chosen) or chosen
     rule = chosen
     if isinstance(chosen, (str, Path, EnsembleHead)):
         model = getattr(drafter, "model", None)

@@ -105,11 +105,11 @@ class Typical(_Relaxed):
     epsilon : float
         In (0, 1].
     delta : float
-        Above 0.
+        Above 0. The customary pair is 0.09 and its root.
     """
 
-    epsilon: float = 0.3
-    delta: float = 0.09
+    epsilon: float = 0.09
+    delta: float = 0.3
     needs_law: ClassVar[bool] = False
     rule: ClassVar[str] = "typical"
 
