@@ -70,7 +70,8 @@ class Drafter(Protocol):
     tokens_are_drawn: bool
     # A drafter that writes token by token may have ``asks_to_go_on = True``; its ``propose`` then takes a third
     # argument, a ``GoOn`` or None, and ends a chain where that says so. One that holds much may have
-    # ``memory_bytes()``, which the report shows.
+    # ``memory_bytes()``, which the report shows; one that reads texts by itself ``unread(request)``, the committed
+    # tokens that it reads before it drafts: that time is no policy's measure of drafting.
 
     def start(self, request: Request) -> None:
         """Meet a new request; ``request.tokens`` holds its prompt."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from specrs.report.recorder import Recorder
     from specrs.types import IndexArray, Scores, Verdict
 
+#: A drafter that has more committed tokens to read than this before it drafts is catching up, not drafting.
+MOST_UNREAD = 16
 #: Status of a verdict whose target row held no usable number.
 TARGET_UNUSABLE = 2
 
@@ -167,6 +169,7 @@ class Engine:
         def lap() -> None:
             clock.append(time.perf_counter())
 
+        catching_up = self._unread(requests) > MOST_UNREAD
         draft = self._draft(requests)
         lap()
         # Clocks differ between ranks, and a forward of another shape would not meet its peers: rank 0 decides.
@@ -186,9 +189,15 @@ class Engine:
         seconds = RoundSeconds(*np.diff(clock).tolist())
         self.recorder.round(pending, len(draft.tokens), sum(len(step.tokens) for step in steps), seconds)
         self._watchdog.note(requests, len(draft.tokens), len(verdict.path))
-        if all(size == 1 for size in pending):  # a round that also read a prompt says nothing about usual rounds
+        # A round in which the target or the drafter also read a long stretch says nothing about usual rounds.
+        if all(size == 1 for size in pending) and not (catching_up and len(draft.tokens)):
             self.policy.observe(requests, draft, verdict, seconds)
         return steps
+
+    def _unread(self, requests: Sequence[Request]) -> int:
+        """Return how many committed tokens the drafter has to read first: a new text's prompt, or what came in rest."""
+        unread = getattr(self.drafter, "unread", None)
+        return 0 if unread is None else max(unread(request) for request in requests)
 
     def _draft(self, requests: Sequence[Request]) -> Draft:
         crowded = self.disable_above_batch is not None and len(requests) > self.disable_above_batch
