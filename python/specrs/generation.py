@@ -306,6 +306,8 @@ def stream(
         chosen = policy
     relaxed = relaxed_verification(verification, bias_budget, target, made, sampled=temperature > 0)
     recorder = Recorder()
+    figures_from_now = getattr(made, "figures_from_now", None)
+    figures = None if figures_from_now is None else figures_from_now()
     requests = []
     for ids, sampling, switch in zip(prompts, samplings, switches, strict=True):
         for sample in range(n):
@@ -357,6 +359,7 @@ def stream(
                 plain_step_seconds=plain,
                 policy_message=chosen.message(),
                 bias=None if relaxed is None else relaxed.bias_of(request),
+                ahead=None if figures is None else figures(),
             ),
         )
 

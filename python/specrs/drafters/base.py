@@ -69,7 +69,8 @@ class Drafter(Protocol):
     max_context: int | None
     tokens_are_drawn: bool
     # A drafter that writes token by token may have ``asks_to_go_on = True``; its ``propose`` then takes a third
-    # argument, a ``GoOn`` or None, and ends a chain where that says so.
+    # argument, a ``GoOn`` or None, and ends a chain where that says so. One that keeps figures of its own may have
+    # ``figures_from_now()``, which returns a function that gives them for the report, as plain values.
 
     def start(self, request: Request) -> None:
         """Meet a new request; ``request.tokens`` holds its prompt."""
