@@ -12,6 +12,7 @@ was measured on the recording machine; the decisions are the library's own code.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -268,6 +269,8 @@ def record(arguments) -> None:
     target = specrs.load(arguments.model)
     sets = sorted(path.stem for path in (HERE / "prompts").glob("*.jsonl"))
     prompts = read_prompts(HERE / "prompts", sets, arguments.limit)
+    rank = {prompt.id: [p for p in prompts if p.set == prompt.set].index(prompt) for prompt in prompts}
+    prompts.sort(key=lambda prompt: rank[prompt.id])  # a recording that is broken off has something of each set
     drafting = specrs.load(arguments.draft_model) if arguments.draft_model else None
     # Costs first: a recording that is broken off keeps the texts that it has.
     table = CostTable.profile(target, batches=(1,), contexts=(arguments.context,), rows=range(1, 42), repeats=3)
@@ -323,9 +326,9 @@ def _model_drafts(model, prompt, text):
     whole = np.concatenate([prompt, np.array(text, np.uint32)])
     drafts = []
     n, together = LONGEST["model"], 8
-    states = [model.new_state(len(whole) + n + 2) for _ in range(together)]
-    for state in states:
-        model.prefill(state, whole[: len(prompt) - 1])
+    read = model.new_state(len(whole) + n + 2)
+    model.prefill(read, whole[: len(prompt) - 1])
+    states = [read, *(copy.deepcopy(read) for _ in range(together - 1))]
     for first in range(0, len(text), together):
         going = list(range(first, min(first + together, len(text))))
         used = states[: len(going)]
