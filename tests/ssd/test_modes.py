@@ -155,7 +155,7 @@ def test_b56_the_report_shows_hits_stale_drafts_and_waits():
     drafter = local(partner(), 32, fan_out=3, lookahead=3, fallback="slow")
     first, second = (run(drafter, PROMPTS[:1], max_new_tokens=n)[0].report for n in (20, 8))
     for report in (first, second):
-        assert report.ahead["rounds"] == report.target_passes
+        assert 0 < report.ahead["rounds"] <= report.target_passes
         assert 0 < report.ahead["hit_rate"] <= 1
         assert report.ahead["stale_rate"] == 0
         assert 0 < report.ahead["wait_seconds"] < report.seconds

@@ -151,7 +151,7 @@ impl DrafterChannel {
     }
 }
 
-fn value_of<'py>(py: Python<'py>, message: Message) -> PyResult<(&'static str, Bound<'py, PyAny>)> {
+fn value_of(py: Python<'_>, message: Message) -> PyResult<(&'static str, Bound<'_, PyAny>)> {
     Ok(match message {
         Message::Start(text) => {
             let reals = (text.temperature, text.top_k, text.top_p, text.min_p);
@@ -179,7 +179,7 @@ fn value_of<'py>(py: Python<'py>, message: Message) -> PyResult<(&'static str, B
 
 type ReplyArrays<'py> = (u64, u64, i64, i64, u64, Bound<'py, PyArray1<u32>>, Option<Bound<'py, PyArray2<f32>>>);
 
-fn reply_of<'py>(py: Python<'py>, reply: Reply) -> PyResult<ReplyArrays<'py>> {
+fn reply_of(py: Python<'_>, reply: Reply) -> PyResult<ReplyArrays<'_>> {
     let laws = if reply.laws.is_empty() {
         None
     } else {

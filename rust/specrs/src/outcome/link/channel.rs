@@ -106,6 +106,7 @@ impl Channel {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 mod tests {
     use std::fs::File;
 

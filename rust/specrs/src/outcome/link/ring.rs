@@ -155,6 +155,7 @@ pub fn bytes_of(values: &[f32]) -> &[u8] {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 mod tests {
     use super::*;
 

@@ -289,6 +289,7 @@ fn read_answer(reader: &mut Reader<'_>, round: u64) -> Result<Answer> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 mod tests {
     use super::super::ring::bytes_of;
     use super::*;
