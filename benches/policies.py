@@ -12,6 +12,7 @@ was measured on the recording machine; the decisions are the library's own code.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -226,9 +227,36 @@ def report(path: Path) -> dict:
     for label, value in sorted(rows.items(), key=lambda row: -row[1]):
         print(f"  {label:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed, "
               f"{value / oracles['confidences'] - 1:+.1%} of the oracle")  # fmt: skip
-    print(f"  oracle with the confidences   {oracles['confidences']:6.3f}")
-    print(f"  oracle with the verdicts      {oracles['verdict']:6.3f}")
-    return {"fixed": fixed, "policies": rows, "oracles": oracles}
+    print(
+        f"  oracle with the confidences   {oracles['confidences']:6.3f}  {oracles['confidences'] / fixed[best] - 1:+.1%}"
+    )
+    print(f"  oracle with the verdicts      {oracles['verdict']:6.3f}  {oracles['verdict'] / fixed[best] - 1:+.1%}")
+    by_set = {}
+    for name in dict.fromkeys(text["set"] for text in texts):
+        by_set[name] = found = of_set([text for text in texts if text["set"] == name], costs, sorted(fixed), base)
+        print(f"  {name:16s} best fixed {found['fixed'] / plain:6.3f} (k = {found['k']}), libra "
+              f"{found['libra'] / found['fixed'] - 1:+.1%}, oracle {found['oracle'] / found['fixed'] - 1:+.1%}, "
+              f"k = {best} of all sets {found[best] / found['fixed'] - 1:+.1%}")  # fmt: skip
+    return {"fixed": fixed, "policies": rows, "oracles": oracles, "sets": by_set}
+
+
+def of_set(texts, costs, lengths, base) -> dict:
+    """Tokens per second on one set of prompts: by fixed length, the best of them, libra, the oracle."""
+
+    def speed(name, options):
+        tokens, seconds, _ = replay(texts, costs, make_policy(name, options, costs, **base), **base)
+        return tokens / seconds
+
+    found: dict = {k: speed("fixed", {"tokens": k, "backoff": False}) for k in lengths}
+    best = max(lengths, key=found.get)
+    oracle = Oracle(texts, costs, knows="confidences", **base)
+    return {
+        **found,
+        "k": best,
+        "fixed": found[best],
+        "libra": speed("libra", {}),
+        "oracle": replay_oracle(texts, costs, oracle, longest=base["longest"]),
+    }
 
 
 def decision_cost(repeats: int = 20000) -> None:
@@ -268,6 +296,8 @@ def record(arguments) -> None:
     target = specrs.load(arguments.model)
     sets = sorted(path.stem for path in (HERE / "prompts").glob("*.jsonl"))
     prompts = read_prompts(HERE / "prompts", sets, arguments.limit)
+    rank = {prompt.id: [p for p in prompts if p.set == prompt.set].index(prompt) for prompt in prompts}
+    prompts.sort(key=lambda prompt: rank[prompt.id])  # a recording that is broken off has something of each set
     drafting = specrs.load(arguments.draft_model) if arguments.draft_model else None
     # Costs first: a recording that is broken off keeps the texts that it has.
     table = CostTable.profile(target, batches=(1,), contexts=(arguments.context,), rows=range(1, 42), repeats=3)
@@ -323,9 +353,9 @@ def _model_drafts(model, prompt, text):
     whole = np.concatenate([prompt, np.array(text, np.uint32)])
     drafts = []
     n, together = LONGEST["model"], 8
-    states = [model.new_state(len(whole) + n + 2) for _ in range(together)]
-    for state in states:
-        model.prefill(state, whole[: len(prompt) - 1])
+    read = model.new_state(len(whole) + n + 2)
+    model.prefill(read, whole[: len(prompt) - 1])
+    states = [read, *(copy.deepcopy(read) for _ in range(together - 1))]
     for first in range(0, len(text), together):
         going = list(range(first, min(first + together, len(text))))
         used = states[: len(going)]

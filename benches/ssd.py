@@ -2,18 +2,23 @@
 
 Protocol of ``measure``. The target runs on one core, the drafter in a process of its own on another, in both modes;
 synchronous drafting is the same engine with a fan-out of 0, so the drafter waits while the target scores and the other
-way round. Per prompt the modes take turns; a gain is the median over prompts of paired ratios of decoding speed (after
-the first round). The formula is evaluated on inputs measured in the same run: verification seconds per round, seconds
-of drafting anew, seconds of drafting ahead, hit rate, and tokens per round behind hits and misses. ``ordinary`` is the
-use of two cores that needs no overlap: both models in one process with two threads. Texts of all modes must be equal.
+way round. Plain decoding on the target's core comes first; then, per setting and prompt, the modes take turns. A gain
+is the median over prompts of paired ratios of decoding speed (after the first round). The formula is evaluated on
+inputs measured in the same run: verification seconds per round, seconds of drafting anew, seconds of drafting ahead,
+hit rate, and tokens per round behind hits and misses. ``ordinary`` is the use of two cores that needs no overlap: both
+models in one process with two threads, the drafter as long as its policy likes. Texts of all modes must be equal.
+
+``messages`` times a round's two messages with a drafter whose work is next to nothing, while the target's side works
+between rounds, so that its caches are as cold as after a forward; ``packing`` is what of it the two sides spend without
+each other, the rest is the way between two cores.
 
 ``simulate`` plays the published 70B/1B setting from published inputs and draws speed-ups against batch size,
-temperature, K and fan-out (needs matplotlib).
+temperature, K and fan-out (needs matplotlib, dependency group ``plots``).
 
     python benches/ssd.py measure --target NAME --draft NAME [--drop-layers A:B] [--draft-head N]
-        [--lookahead K] [--fan-out F] [--json FILE]
+        [--settings K:F ...] [--ordinary] [--json FILE]
     python benches/ssd.py costs --target NAME --draft NAME [--drop-layers A:B] [--draft-head N]
-    python benches/ssd.py messages
+    python benches/ssd.py messages [--sleeping] [--json FILE]
     python benches/ssd.py simulate [--out FOLDER]
 """
 
@@ -24,6 +29,7 @@ import contextlib
 import json
 import os
 import platform
+import socket
 import statistics
 import time
 from functools import partial
@@ -35,9 +41,11 @@ import specrs
 from specrs import _core
 from specrs.models.hf import TransformersTarget
 from specrs.ssd import SsdDrafter, SsdOptions, advise_overlap, making, sd_speedup, simulate_overlap, ssd_speedup
+from specrs.ssd import messages as wire
 from specrs.ssd import synthetic_rates as rates_at
+from specrs.ssd.messages import shared_file
 from specrs.ssd.process import ProcessLink
-from specrs.ssd.texts import Query, Text
+from specrs.ssd.texts import Answer, Chain, Origin, Query, Reply, Text
 from specrs.types import Draft
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -123,7 +131,8 @@ def run(target, messages, drafter, tokens, limit, **options):
 
 def beside(target, draft, options, core=1):
     """Return a drafter in a process of its own, on one core."""
-    build = partial(making.build, making.Shipped(draft), options, target.vocab_size)
+    shipped = draft if isinstance(draft, str) else making.Shipped(draft)
+    build = partial(making.build, shipped, options, target.vocab_size)
     link = ProcessLink(build, cores=[core], patience=60)
     return SsdDrafter(
         link,
@@ -136,35 +145,42 @@ def beside(target, draft, options, core=1):
 
 def measure(arguments):
     target = specrs.load(arguments.target)
-    draft = drafter_of(arguments)
-    drafters = {}
-    for name, fan_out in (("overlapped", arguments.fan_out), ("synchronous", 0)):
-        options = SsdOptions(lookahead=arguments.lookahead, fan_out=fan_out, fallback="slow")
-        drafters[name] = beside(target, draft, options)
+    whole = not (arguments.drop_layers or arguments.draft_head)
+    draft = None if whole and not arguments.ordinary else drafter_of(arguments)
     asked = prompts(arguments.set, arguments.prompts)
-    limit = arguments.tokens
-    rows = []
-    with on_core(0):
-        run(target, asked[0], "none", None, 4)
-        for number, messages in enumerate(asked):
-            row = {}
-            order = ["overlapped", "synchronous"] if arguments.no_plain else ["plain", "overlapped", "synchronous"]
-            for name in order if number % 2 == 0 else reversed(order):
-                drafter = "none" if name == "plain" else drafters[name]
-                row[name] = run(target, messages, drafter, None if name == "plain" else arguments.lookahead, limit)
-            rows.append(row)
-    ordinary = None
+    limit, results, before = arguments.tokens, [], {}
     if arguments.ordinary:
-        ordinary = [run(target, messages, "model", None, limit, draft_model=draft) for messages in asked]
-    result = summary(arguments, rows, drafters, ordinary)
-    for drafter in drafters.values():
-        drafter.close()
-    print(json.dumps(result, indent=1))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        before["ordinary"] = [run(target, messages, "model", None, limit, draft_model=draft) for messages in asked]
+    if not arguments.no_plain:
+        with on_core(0):
+            before["plain"] = [run(target, messages, "none", None, limit) for messages in asked]
+    for lookahead, fan_out in arguments.settings:
+        drafters = {}
+        for name, guesses in (("overlapped", fan_out), ("synchronous", 0)):
+            options = SsdOptions(lookahead=lookahead, fan_out=guesses, fallback="slow")
+            drafters[name] = beside(target, arguments.draft if whole else draft, options)
+        rows = []
+        with on_core(0):
+            run(target, asked[0], "none", None, 4)
+            for number, messages in enumerate(asked):
+                row = {name: made[number] for name, made in before.items()}
+                for name in drafters if number % 2 == 0 else reversed(drafters):
+                    row[name] = run(target, messages, drafters[name], lookahead, limit)
+                rows.append(row)
+        results.append({"lookahead": lookahead, "fan_out": fan_out, **summary(rows, drafters)})
+        for drafter in drafters.values():
+            drafter.close()
+        print(json.dumps(results[-1], indent=1), flush=True)
+        if arguments.json:
+            found = {
+                "command": {k: v for k, v in vars(arguments).items() if k != "run"},
+                "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "specrs": _core.__version__},
+                "settings": results,
+            }
+            Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def summary(arguments, rows, drafters, ordinary):
+def summary(rows, drafters):
     def speeds(name):
         return [row[name].report.tokens_per_second for row in rows]
 
@@ -191,14 +207,13 @@ def summary(arguments, rows, drafters, ordinary):
     formula = ahead_speed / (sd_speedup(sync_tokens, anew / alone) / alone)
     measured = gain("overlapped", "synchronous")
     identical = all(len({tuple(made.ids) for made in row.values()}) == 1 for row in rows)
-    result = {
-        "arguments": {k: v for k, v in vars(arguments).items() if k != "run"},
-        "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "specrs": _core.__version__},
+    return {
         "identical": identical,
         "tokens_per_second": {name: statistics.median(speeds(name)) for name in rows[0]},
         "gain_over_synchronous": measured,
         "formula": formula,
         "measured_over_formula": measured / formula,
+        "ordinary_over_overlapped": gain("ordinary", "overlapped") if "ordinary" in rows[0] else None,
         "gain_over_plain": gain("overlapped", "plain") if "plain" in rows[0] else None,
         "synchronous_over_plain": gain("synchronous", "plain") if "plain" in rows[0] else None,
         "verify_seconds": verify,
@@ -210,16 +225,6 @@ def summary(arguments, rows, drafters, ordinary):
         "overlapped": over,
         "synchronous": sync,
     }
-    if ordinary is not None:
-        texts = [row["overlapped"].ids for row in rows]
-        result["ordinary_two_threads"] = {
-            "tokens_per_second": statistics.median(o.report.tokens_per_second for o in ordinary),
-            "over_overlapped": statistics.median(
-                o.report.tokens_per_second / s for o, s in zip(ordinary, speeds("overlapped"), strict=True)
-            ),
-            "identical": [o.ids for o in ordinary] == texts,
-        }
-    return result
 
 
 def forward_seconds(model, rows, repeats=3):
@@ -250,21 +255,49 @@ def costs(arguments):
         print(acceptance, json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in advice.items()}))
 
 
+def packing_seconds(rounds=2000):
+    """Median of what both sides do for a question and its answer, in one thread."""
+    files = [shared_file(1 << 20) for _ in range(2)]
+    ends = socket.socketpair()
+    here = _core.DrafterChannel(ends[0].fileno(), files[1], files[0])
+    there = _core.DrafterChannel(ends[1].fileno(), files[0], files[1])
+    query = Query(0, 3, 499, np.array([7], np.uint32), 0, 4)
+    made = Answer(1, (Reply(0, 3, 0, 7, Origin.SLOW, Chain(np.arange(4, dtype=np.uint32))),))
+    taken = []
+    for round_ in range(rounds):
+        started = time.perf_counter()
+        wire.send_questions(here, round_, [query], started)
+        wire.queries_of(there.receive()[1])
+        wire.send_answer(there, made)
+        wire.answer_of(here.receive()[1])
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
 def messages(arguments):
-    """Print seconds of messages per round: a drafter whose work is next to nothing."""
     options = SsdOptions(lookahead=4, fan_out=0, fallback="slow")
-    link = ProcessLink(partial(making.build, None, options, 151936), cores=[1])
+    link = ProcessLink(partial(making.build, None, options, 151936), cores=None if arguments.sleeping else [1])
     os.sched_setaffinity(0, {0})
     link.start(Text(0, np.arange(1, 500, dtype=np.uint32), capacity=9000))
     taken, at = [], 499
+    weights = np.ones(arguments.megabytes << 17)
     for round_ in range(1, arguments.rounds):
         new = np.array([1 + round_ % 490], np.uint32) if round_ > 1 else np.empty(0, np.uint32)
         link.speculate(round_, [Query(0, round_, at, new, 0, 4)])
         at += len(new)
         taken.append(link.message_seconds)
-        time.sleep(arguments.pause)  # the target's forward: the drafter's core falls asleep
+        weights.sum()  # the target's forward: reads more than the caches hold
     link.close()
-    print(json.dumps({"median": statistics.median(taken), "p90": sorted(taken)[int(0.9 * len(taken))]}))
+    found = {
+        "rounds": len(taken),
+        "median": statistics.median(taken),
+        "p90": sorted(taken)[int(0.9 * len(taken))],
+        "packing": packing_seconds(),
+        "sleeping": arguments.sleeping,
+    }
+    print(json.dumps(found))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
 def simulate(arguments):
@@ -282,6 +315,7 @@ def draw(folder):
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "specrs"})
     from matplotlib import pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -349,8 +383,13 @@ def draw(folder):
         axes.set_title("Simulated, published 70B/1B costs")
         axes.legend()
         figure.tight_layout()
-        figure.savefig(folder / f"ssd_{name}.png", dpi=120)
-        print(folder / f"ssd_{name}.png", {k: [round(v, 3) for v in y] for k, y in series.items()})
+        figure.savefig(folder / f"ssd_{name}.svg", metadata={"Date": None})
+        print(folder / f"ssd_{name}.svg", {k: [round(v, 3) for v in y] for k, y in series.items()})
+
+
+def setting(text):
+    lookahead, _, fan_out = text.partition(":")
+    return int(lookahead), int(fan_out)
 
 
 def main():
@@ -364,8 +403,7 @@ def main():
         command.add_argument("--draft-head", type=int, help="keep so many rows of the drafter's head")
         command.set_defaults(run=work)
         if name == "measure":
-            command.add_argument("--lookahead", type=int, default=4)
-            command.add_argument("--fan-out", type=int, default=3)
+            command.add_argument("--settings", type=setting, nargs="+", default=[(1, 3)], metavar="K:F")
             command.add_argument("--set", default="short", help="short, or a file of benches/prompts")
             command.add_argument("--prompts", type=int, default=4)
             command.add_argument("--tokens", type=int, default=64)
@@ -374,7 +412,9 @@ def main():
             command.add_argument("--json")
     command = commands.add_parser("messages")
     command.add_argument("--rounds", type=int, default=400)
-    command.add_argument("--pause", type=float, default=0.005)
+    command.add_argument("--megabytes", type=int, default=64, help="what is read between rounds")
+    command.add_argument("--sleeping", action="store_true", help="neither side watches before it sleeps")
+    command.add_argument("--json")
     command.set_defaults(run=messages)
     command = commands.add_parser("simulate")
     command.add_argument("--out")

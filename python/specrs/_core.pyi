@@ -2,7 +2,8 @@
 
 import os
 import pathlib
-from typing import Any, Literal, final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -993,6 +994,75 @@ class RankMisses:
 
     def law(self) -> tuple[float, float]:
         """Return (scale, rho) of the fitted power law."""
+
+#: Version of the messages that ``DrafterChannel`` carries.
+DRAFTER_MESSAGE_VERSION: Final[int]
+
+@final
+class DrafterChannel:
+    """One side's end of the messages between target and drafter process: two rings in shared memory and a socket.
+
+    A reader watches for a message before it sleeps; only a reader that sleeps is woken by a byte on the socket, which
+    also tells when the other process is gone. POSIX systems only.
+
+    Parameters
+    ----------
+    bell : int
+        Descriptor of a connected stream socket.
+    inbox, outbox : int
+        Descriptors of files of zeros that both sides map: to read from, and to write to. All three are duplicated.
+    """
+
+    def __new__(cls, bell: int, inbox: int, outbox: int) -> DrafterChannel: ...
+    def has_message(self) -> bool:
+        """Tell whether a message waits."""
+
+    def start(
+        self,
+        request: int,
+        tokens: npt.NDArray[np.uint32],
+        *,
+        capacity: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        seed: int,
+        sample: int,
+        repeatable: bool,
+    ) -> None:
+        """Send a new request; see ``specrs.ssd.texts.Text``."""
+
+    def finish(self, request: int) -> None:
+        """Send that a request is over."""
+
+    def speculate(
+        self, number: int, asked: float, questions: Sequence[tuple[int, int, int, int, int, npt.NDArray[np.uint32]]]
+    ) -> None:
+        """Send a question: per request (request, generation, keep, accepted, budget, new tokens)."""
+
+    def answer(
+        self,
+        number: int,
+        seconds: Sequence[float],
+        replies: Sequence[tuple[int, int, int, int, int, npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]],
+    ) -> None:
+        """Send an answer: per request (request, generation, accepted, bonus, origin, tokens, laws); three seconds."""
+
+    def fail(self, reason: str) -> None:
+        """Send that the drafter gives up."""
+
+    def receive(self, timeout: float | None = None, busy_seconds: float = 0.0) -> tuple[str, Any] | None:
+        """Return (kind, value) of the next message, or None after ``timeout`` seconds (None waits for ever).
+
+        Watches for ``busy_seconds`` before it sleeps. Kinds are ``start``, ``finish``, ``speculate``, ``answer`` and
+        ``failure``.
+
+        Raises
+        ------
+        DrafterLostError
+            The other process is gone, or the message is foreign, of another version, or cut off.
+        """
 
 @final
 class SpeculationCache:

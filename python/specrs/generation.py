@@ -246,6 +246,8 @@ def stream(
         max_batch=max_batch,
     ).make(target, sampled=temperature > 0, seeded=any(value is not None for value in seeds))
     recorder = Recorder()
+    figures_from_now = getattr(method.drafter, "figures_from_now", None)
+    figures = None if figures_from_now is None else figures_from_now()
     requests = []
     for ids, sampling, switch, kept in zip(prompts, samplings, switches, sessions, strict=True):
         for sample in range(n):
@@ -286,6 +288,7 @@ def stream(
                 plain_step_seconds=plain,
                 policy_message=method.policy.message(),
                 bias=None if method.relaxed is None else method.relaxed.bias_of(request),
+                ahead=None if figures is None else figures(),
             ),
         )
 

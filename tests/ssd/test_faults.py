@@ -1,7 +1,12 @@
 """A drafter that dies, is late, lies, or meets bad input costs drafts and one message, never text."""
 
+import mmap
 import os
 import signal
+import socket
+import struct
+import threading
+import time
 import warnings
 from functools import partial
 
@@ -12,11 +17,12 @@ from tests.ssd.toys import local, request, tattle_drafter
 from tests.toys import TattleLM
 
 import specrs
-from specrs.errors import CapacityError, DrafterLateError, DrafterLostError, InvalidInputError
-from specrs.ssd import SsdOptions, make_ssd, messages
+from specrs import _core
+from specrs.errors import CapacityError, DrafterLostError, InvalidInputError
+from specrs.ssd import SsdOptions, cores, make_ssd, messages
+from specrs.ssd.cores import watch_seconds
 from specrs.ssd.drafter import SsdDrafter
 from specrs.ssd.process import ProcessLink
-from specrs.ssd.ring import Ring, shared_file
 from specrs.ssd.texts import Answer, Chain, Origin, Query, Reply, Text
 
 PROMPTS = [[7, 3, 9, 11, 7, 3, 9], [5]]
@@ -88,8 +94,10 @@ def test_a_drafter_that_is_late_once():
     """The round is decoded plainly, the late answer is thrown away, and drafting goes on."""
     drafter, _ = beside(partial(toys.faulty, "late-once", 4), patience=1.5)
     assert texts(drafter, PROMPTS[:1]) == plain(PROMPTS[:1])
-    assert drafter.statistics.late == 1
-    assert drafter.statistics.rounds >= 8
+    statistics = drafter.statistics
+    assert statistics.late == statistics.stale == 1
+    assert statistics.rounds >= 8
+    assert statistics.stale_rate == 1 / statistics.asked
     drafter.close()
 
 
@@ -111,7 +119,7 @@ def test_a_clock_that_jumps(jump):
         now[0] += jump if now[1] % 3 == 0 else 0.001
         return now[0]
 
-    drafter, _ = beside(tattle_drafter, clock=clock)
+    drafter, _ = beside(tattle_drafter)
     drafter._clock = clock
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -191,6 +199,8 @@ def test_answers_to_other_questions_are_not_believed(what):
     assert [one.ids for one in made] == plain(PROMPTS)
     assert drafter.statistics.refused > 0
     assert sum(one.report.drafted for one in made) == 0
+    assert made[0].report.ahead["stale_rate"] == 1.0
+    assert "100% of the drafts stale" in str(made[0].report)
 
 
 def test_a_sampled_draft_without_its_law_is_not_believed():
@@ -281,60 +291,96 @@ def test_no_memory_for_guesses():
     assert drafter.link.drafter.cache.counts()["refused"] > 0
 
 
-def test_messages_are_versioned():
-    query = Query(3, 1, 5, np.array([7, 8], np.uint32), 1, 4)
-    data = b"".join(messages.speculate(9, [query, query]))
-    kind, (number, (again, _), _) = messages.decode(data)
-    assert (kind, number) == (messages.Kind.SPECULATE, 9)
-    assert (again.request, again.generation, again.keep, again.accepted, again.budget) == (3, 1, 5, 1, 4)
-    assert again.new.tolist() == [7, 8]
-    words = np.frombuffer(data, np.int64).copy()
-    words[1] = 2
-    with pytest.raises(DrafterLostError, match="version 2, expected"):
-        messages.decode(words.tobytes())
-    words[0] = 1
-    with pytest.raises(DrafterLostError, match="magic 0x1"):
-        messages.decode(words.tobytes())
-    for cut in (0, 8, 40, len(data) - 8):
-        with pytest.raises(DrafterLostError, match="ends early"):
-            messages.decode(data[:cut])
+@pytest.fixture
+def channels():
+    """Both ends of a channel in this process, and the file that the first end reads."""
+    files = [messages.shared_file(1 << 14), messages.shared_file(1 << 14)]
+    ends = socket.socketpair()
+    here = _core.DrafterChannel(ends[0].fileno(), files[1], files[0])
+    there = _core.DrafterChannel(ends[1].fileno(), files[0], files[1])
+    for end in ends:
+        end.close()
+    yield here, there, files[0]
+    for descriptor in files:
+        os.close(descriptor)
+
+
+def test_messages_travel_whole(channels):
+    here, there, _ = channels
+    assert here.receive(0.0) is None
     text = Text(2, np.array([1, 2], np.uint32), capacity=9, temperature=0.7, top_p=0.9, seed=2**64 - 1, repeatable=True)
-    _, copy = messages.decode(b"".join(messages.start(text)))
+    messages.send_start(here, text)
+    here.finish(7)
+    messages.send_questions(here, 9, [Query(3, 1, 5, np.array([7, 8], np.uint32), -1, 4)] * 2, 0.5)
+    kind, value = there.receive()
+    copy = messages.text_of(value)
+    assert kind == "start"
     assert (copy.seed, copy.temperature, copy.top_p, copy.repeatable) == (2**64 - 1, 0.7, 0.9, True)
     assert copy.tokens.tolist() == [1, 2]
-
-
-def test_answers_travel_whole():
+    assert there.receive() == ("finish", 7)
+    number, (again, _), asked = messages.queries_of(there.receive()[1])
+    assert (number, asked) == (9, 0.5)
+    assert (again.request, again.generation, again.keep, again.accepted, again.budget) == (3, 1, 5, -1, 4)
+    assert again.new.tolist() == [7, 8]
+    assert not there.has_message()
     rows = np.random.default_rng(0).random((2, 5)).astype(np.float32)
     replies = (
         Reply(1, 2, 0, 7, Origin.HIT, Chain(np.array([3, 4], np.uint32), rows)),
         Reply(2, 2, -1, -1, Origin.ZERO, Chain(np.empty(0, np.uint32))),
         Reply(3, 1, 1, 9, Origin.FAST, Chain(np.array([1], np.uint32))),
     )
-    _, made = messages.decode(b"".join(messages.answer(Answer(4, replies, 0.5, 0.25, 0.125))))
+    messages.send_answer(there, Answer(4, replies, 0.5, 0.25, 0.125))
+    made = messages.answer_of(here.receive(1.0, 0.1)[1])
     assert (made.round, made.service_seconds, made.pre_draft_seconds, made.busy_seconds) == (4, 0.5, 0.25, 0.125)
     for got, sent in zip(made.replies, replies, strict=True):
         assert got.chain.tokens.tolist() == sent.chain.tokens.tolist()
         assert (got.request, got.origin, got.bonus) == (sent.request, sent.origin, sent.bonus)
     assert np.array_equal(made.replies[0].chain.laws, rows)
     assert made.replies[2].chain.laws is None
+    there.fail("out of cheese")
+    assert here.receive() == ("failure", "out of cheese")
 
 
-def test_ring():
-    descriptor = shared_file(16 + 256)
-    ring, other = Ring(descriptor), Ring(descriptor)
-    os.close(descriptor)
-    assert other.read() is None
-    for step in range(200):  # goes round many times, with sizes that do not divide it
-        sent = bytes([step]) * (step * 7 % 90)
-        ring.write([sent[:5], sent[5:]])
-        assert other.read() == sent
-    with pytest.raises(CapacityError, match="at most"):
-        ring.write([bytes(200)])
-    ring.write([bytes(100)])
-    ring.write([bytes(90)])
-    with pytest.raises(DrafterLateError, match="no room"):
-        ring.write([bytes(90)], timeout=0.01)
+def test_a_reader_that_sleeps_is_woken(channels):
+    here, there, _ = channels
+    later = threading.Timer(0.2, lambda: here.finish(1))
+    later.start()
+    started = time.monotonic()
+    assert there.receive(20.0) == ("finish", 1)
+    assert 0.15 < time.monotonic() - started < 10
+    later.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
+def test_watching_is_long_only_on_cores_of_ones_own():
+    own = os.sched_getaffinity(0)
+    assert watch_seconds(None, os.getpid()) == 0
+    assert watch_seconds([min(own)], os.getpid()) == cores.SHARED
+    assert watch_seconds([max(own) + 1], os.getpid()) == cores.APART
+    assert watch_seconds([0], 2**22 + 1) == 0, "no process has that number"
+
+
+def test_bad_messages(channels):
+    here, there, descriptor = channels
+    with pytest.raises(CapacityError, match="expected at most"):
+        messages.send_start(here, Text(1, np.zeros(3000, np.uint32), capacity=3000))
+    with pytest.raises(InvalidInputError, match="laws has 1 rows, expected 2"):
+        there.answer(1, [0, 0, 0], [(1, 1, 0, 1, 0, np.zeros(2, np.uint32), np.zeros((1, 5), np.float32))])
+    with pytest.raises(InvalidInputError, match="contiguous"):
+        here.speculate(1, 0.0, [(1, 1, 1, 0, 1, np.arange(9, dtype=np.uint32)[::2])])
+    with pytest.raises(InvalidInputError, match="not negative"):
+        _core.DrafterChannel(-1, descriptor, descriptor)
+    with pytest.raises(InvalidInputError, match="seconds are"):
+        here.receive(float("nan"))
+    there.answer(1, [0, 0, 0], [(1, 1, 0, 1, 17, np.zeros(1, np.uint32), None)])
+    with pytest.raises(DrafterLostError, match="origin is 17"):
+        messages.answer_of(here.receive()[1])
+    here.finish(7)
+    head, version = 3 * 64 + 8, _core.DRAFTER_MESSAGE_VERSION
+    with mmap.mmap(descriptor, 0) as memory:
+        struct.pack_into("=Q", memory, head + 8, version + 1)
+    with pytest.raises(DrafterLostError, match=f"version {version + 1}, expected .* {version}"):
+        there.receive()
 
 
 def test_a_request_that_is_unknown_to_commit():

@@ -150,6 +150,21 @@ def test_requests_leave_and_come(plain):
         assert side.cache.memory_bytes() == 0
 
 
+def test_b56_the_report_shows_hits_stale_drafts_and_waits():
+    """Of the run, not of the drafter's life; and none for other drafters."""
+    drafter = local(partner(), 32, fan_out=3, lookahead=3, fallback="slow")
+    first, second = (run(drafter, PROMPTS[:1], max_new_tokens=n)[0].report for n in (20, 8))
+    for report in (first, second):
+        assert 0 < report.ahead["rounds"] <= report.target_passes
+        assert 0 < report.ahead["hit_rate"] <= 1
+        assert report.ahead["stale_rate"] == 0
+        assert 0 < report.ahead["wait_seconds"] < report.seconds
+        assert f"{report.ahead['hit_rate']:.0%} of the outcomes guessed" in str(report)
+        assert report.to_dict()["ahead"] == report.ahead
+    assert first.ahead["rounds"] + second.ahead["rounds"] == drafter.statistics.rounds
+    assert run("cache", PROMPTS[:1])[0].report.ahead is None
+
+
 def test_speculation_by_request(plain):
     for switches in itertools.product([True, False], repeat=2):
         drafter = local(partner(), 32, fan_out=3, lookahead=3)

@@ -57,6 +57,9 @@ class Report:
     bias : float or None
         Under a relaxed verification, a bound on the total-variation distance of the text's law from the target's; above
         1 it says nothing.
+    ahead : dict or None
+        Of drafting while the target verifies, all requests of the run: hit rate, stale rate, seconds by kind; see
+        ``specrs.ssd.SsdStatistics``.
     """
 
     method: str
@@ -82,6 +85,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
     bias: float | None = None
+    ahead: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values, ready for JSON."""
@@ -99,6 +103,7 @@ def make_report(
     plain_step_seconds: float | None,
     policy_message: str | None = None,
     bias: float | None = None,
+    ahead: dict[str, Any] | None = None,
 ) -> Report:
     """Return the report over ``requests``: one of them, or all of a run pooled.
 
@@ -125,6 +130,7 @@ def make_report(
         method=method,
         lossless=bias is None,
         bias=bias,
+        ahead=ahead,
         prompt_tokens=sum(request.prompt_length for request in requests),
         reused_tokens=sum(request.reused for request in requests),
         new_tokens=emitted,
@@ -206,6 +212,12 @@ def render(report: Report) -> str:
     if report.acceptance_by_position:
         shares = " ".join(f"{share:.2f}" for share in report.acceptance_by_position[:16])
         lines.append(f"  by position     {shares}")
+    if report.ahead is not None:
+        waited, rounds = report.ahead["wait_seconds"], report.ahead["rounds"]
+        lines.append(
+            f"drafted ahead     {number(report.ahead['hit_rate'], '.0%')} of the outcomes guessed, "
+            f"{number(report.ahead['stale_rate'], '.0%')} of the drafts stale, waited {waited:.2f} s in {rounds} rounds"
+        )
     lengths = " ".join(f"{n}:{count}" for n, count in report.accepted_lengths.items())
     lines.append(f"  lengths         {lengths or '-'} (accepted tokens:passes)")
     lines.append("time              " + ", ".join(f"{k} {v / total:.1%}" for k, v in split.items()))

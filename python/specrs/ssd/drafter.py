@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -113,6 +114,7 @@ class SsdDrafter:
         self._round += 1
         queries = [self._query(requests[b], min(budgets[b], self.lookahead)) for b in asked]
         started = self._clock()
+        self.statistics.asked += len(queries)
         answer = self._ask(queries)
         if answer is None:
             return Draft.empty(len(requests), self.name)
@@ -142,6 +144,7 @@ class SsdDrafter:
             answer = self.link.speculate(self._round, queries)
         except DrafterLateError as error:
             self.statistics.late += 1
+            self.statistics.stale += len(queries)
             self._late_in_a_row += 1
             if self._late_in_a_row >= MOST_LATE:
                 self._lose(f"{error}, {MOST_LATE} times in a row")
@@ -185,6 +188,7 @@ class SsdDrafter:
 
     def _refuse(self, query: Query, reply: Reply | None) -> None:
         self.statistics.refused += 1
+        self.statistics.stale += 1
         if not self._warned_refused:
             self._warned_refused = True
             asked = (query.request, query.generation, query.accepted, query.bonus)
@@ -219,6 +223,11 @@ class SsdDrafter:
         accepted = len(kept) - 1
         if trunk is not None and 0 <= accepted <= len(trunk) and np.array_equal(kept[:-1], trunk[:accepted]):
             known.accepted = accepted
+
+    def figures_from_now(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that gives the figures of what happens from now on: hit rate, stale rate, waits."""
+        before = copy.deepcopy(self.statistics)
+        return lambda: self.statistics.since(before).to_dict()
 
     def finish(self, request: Request) -> None:
         """Let the drafter forget the request."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specrs.models.base import TargetModel
+    from specrs.ssd.branches import BranchDrafter
+    from specrs.ssd.texts import Link
 
 #: Where a drafter can run.
 OVERLAPS = ("process", "thread", "none")
@@ -115,23 +117,20 @@ def make_ssd(
             f"saguaro={options.saguaro} weighs a law that tokens are drawn from; it needs draft_model="
         )
     vocabulary = target.vocab_size
-    if overlap != "process":
+    link: Link
+    side: ProcessLink | BranchDrafter
+    if overlap == "process":
+        link = side = _process(target, draft_model, options, cores, patience)
+    else:
         made = build(draft_model, options, vocabulary, target.tokenizer)
         link = LocalLink(made) if overlap == "none" else ThreadLink(made, _side_stream(draft_model))
-        return SsdDrafter(
-            link,
-            lookahead=options.lookahead,
-            vocab_size=vocabulary,
-            max_context=made.drafter.max_context,
-            tokens_are_drawn=made.drafter.tokens_are_drawn,
-        )
-    process = _process(target, draft_model, options, cores, patience)
+        side = made.drafter
     return SsdDrafter(
-        process,
+        link,
         lookahead=options.lookahead,
         vocab_size=vocabulary,
-        max_context=process.max_context,
-        tokens_are_drawn=process.tokens_are_drawn,
+        max_context=side.max_context,
+        tokens_are_drawn=side.tokens_are_drawn,
     )
 
 

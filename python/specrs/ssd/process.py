@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -12,10 +13,10 @@ import weakref
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from specrs import _core
 from specrs.errors import DrafterLateError, DrafterLostError, InvalidInputError
 from specrs.ssd import messages
-from specrs.ssd.bell import Bell
-from specrs.ssd.ring import Ring, shared_file
+from specrs.ssd.cores import watch_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 QUESTION_BYTES = 8 << 20
 #: Least bytes for answers.
 ANSWER_BYTES = 1 << 20
-#: Seconds to watch for an answer before sleeping, where both sides have cores of their own.
-BUSY_SECONDS = 0.002
 #: Requests whose laws must fit in one answer.
 LAWS_OF = 8
 
@@ -50,8 +49,6 @@ class ProcessLink:
         Seconds to wait for an answer before the round is decoded plainly.
     start_timeout : float
         Seconds that starting (and loading a model) may take.
-    clock : callable
-        Seconds; may jump.
 
     Raises
     ------
@@ -67,7 +64,6 @@ class ProcessLink:
         cores: Sequence[int] | None = None,
         patience: float = 10.0,
         start_timeout: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if os.name != "posix":
             raise InvalidInputError(f"a drafter process needs a POSIX system, got {os.name!r}; use overlap='none'")
@@ -79,8 +75,10 @@ class ProcessLink:
                 "use overlap='none'"
             ) from error
         self.patience = patience
-        self._clock = clock
-        files = [shared_file(QUESTION_BYTES), shared_file(max(ANSWER_BYTES, 4 * LAWS_OF * law_bytes))]
+        files = [
+            messages.shared_file(QUESTION_BYTES),
+            messages.shared_file(max(ANSWER_BYTES, 4 * LAWS_OF * law_bytes)),
+        ]
         ours, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
@@ -89,13 +87,13 @@ class ProcessLink:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
-            self._questions, self._answers = Ring(files[0]), Ring(files[1])
+            self._channel = _core.DrafterChannel(ours.fileno(), files[1], files[0])
         finally:
             theirs.close()
             for descriptor in files:
                 os.close(descriptor)
-        self._bell = Bell(ours)
-        self._busy_seconds = 0.0 if cores is None else BUSY_SECONDS
+        self._cores = cores
+        self._watch_seconds = 0.0
         self._stop = weakref.finalize(self, _stop, ours, self.process)
         hello = Connection(os.dup(ours.fileno()))
         try:
@@ -108,10 +106,10 @@ class ProcessLink:
         if not isinstance(ready, dict):
             self.close()
             raise DrafterLostError(f"the drafter process did not come up: {ready}")
-        if ready["version"] != messages.VERSION:
+        if ready["version"] != _core.DRAFTER_MESSAGE_VERSION:
             self.close()
             raise DrafterLostError(
-                f"the drafter process speaks version {ready['version']}, expected {messages.VERSION}"
+                f"the drafter process speaks version {ready['version']}, expected {_core.DRAFTER_MESSAGE_VERSION}"
             )
         self.max_context: int | None = ready["max_context"]
         self.tokens_are_drawn: bool = ready["tokens_are_drawn"]
@@ -122,52 +120,49 @@ class ProcessLink:
 
     def start(self, text: Text) -> None:
         """Tell the drafter of a request."""
-        self._send(messages.start(text))
+        self._watch_seconds = watch_seconds(self._cores, os.getpid())
+        self._send(lambda: messages.send_start(self._channel, text))
 
     def finish(self, request: int) -> None:
         """Tell the drafter that a request is over."""
-        self._send(messages.finish(request))
+        self._send(lambda: self._channel.finish(request))
 
     def speculate(self, round_: int, queries: Sequence[Query]) -> Answer:
         """Ask, and wait at most ``patience`` seconds. Answers to older questions are thrown away."""
         asked = time.perf_counter()
         self.last_round = round_
-        self._send(messages.speculate(round_, queries, asked))
-        deadline = self._clock() + self.patience
+        self._send(lambda: messages.send_questions(self._channel, round_, queries, asked))
+        left = self.patience
         while True:
-            kind, value = self._receive(deadline)
-            if kind == messages.Kind.FAILURE:
+            kind, value = self._receive(left)
+            if kind == "failure":
                 raise DrafterLostError(f"the drafter process failed: {value}")
-            if kind != messages.Kind.ANSWER:
+            if kind != "answer":
                 raise DrafterLostError(f"the drafter process sent a message of kind {kind!r}, expected an answer")
-            answer: Answer = value
+            answer = messages.answer_of(value)
+            waited = time.perf_counter() - asked
             if answer.round == round_:
-                self.message_seconds = time.perf_counter() - asked - answer.service_seconds - answer.busy_seconds
+                self.message_seconds = waited - answer.service_seconds - answer.busy_seconds
                 return answer
+            left = max(self.patience - waited, 0.0)
 
-    def _send(self, parts: Sequence[bytes]) -> None:
+    def _send(self, send: Callable[[], None]) -> None:
         try:
-            self._questions.write(parts)
-            self._bell.ring()
-        except (OSError, ValueError) as error:
-            if isinstance(error, DrafterLateError):
-                raise
-            raise DrafterLostError(f"the drafter process is gone ({error!r})") from error
+            send()
+        except DrafterLostError as error:
+            raise self._gone(error) from error
 
-    def _receive(self, deadline: float) -> tuple[messages.Kind, Any]:
-        # A clock that jumped back must not make the wait longer than patience, nor one that jumped ahead negative.
-        left = min(max(deadline - self._clock(), 0.0), self.patience)
+    def _receive(self, seconds: float) -> tuple[str, Any]:
         try:
-            if not self._bell.wait(left, there=self._answers.has_message, busy_seconds=self._busy_seconds):
-                raise DrafterLateError(f"no answer from the drafter process within {self.patience} s")
-            self._bell.take()
-        except (EOFError, ConnectionError) as error:
-            code = self.process.poll()
-            raise DrafterLostError(f"the drafter process is gone (exit status {code})") from error
-        data = self._answers.read()
-        if data is None:
-            raise DrafterLostError("the drafter process rang without a message")
-        return messages.decode(data)
+            found = self._channel.receive(seconds, self._watch_seconds)
+        except DrafterLostError as error:
+            raise self._gone(error) from error
+        if found is None:
+            raise DrafterLateError(f"no answer from the drafter process within {self.patience} s")
+        return found
+
+    def _gone(self, error: DrafterLostError) -> DrafterLostError:
+        return DrafterLostError(f"the drafter process is gone (exit status {self.process.poll()}): {error}")
 
     def close(self) -> None:
         """End the process."""
@@ -175,6 +170,8 @@ class ProcessLink:
 
 
 def _stop(ours: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        ours.shutdown(socket.SHUT_RDWR)  # the channel holds the socket too
     ours.close()
     try:
         process.wait(timeout=0.5)

@@ -28,6 +28,8 @@ class SsdStatistics:
         Tokens that rounds behind drafts of an origin brought.
     late, refused : int
         Rounds without an answer in time; replies that were not for the question asked.
+    asked, stale : int
+        Drafts asked for; those of them that came too late for their round, or for another outcome.
     wait_seconds, service_seconds, pre_draft_seconds, busy_seconds, message_seconds : float
         Waiting for answers; making them; drafting ahead; waiting for a forward of it to end; and what of the waiting
         neither side's work explains.
@@ -44,6 +46,8 @@ class SsdStatistics:
         self.tokens_after: Counter[str] = Counter()
         self.late = 0
         self.refused = 0
+        self.asked = 0
+        self.stale = 0
         self.wait_seconds = 0.0
         self.service_seconds = 0.0
         self.pre_draft_seconds = 0.0
@@ -72,6 +76,23 @@ class SsdStatistics:
         self.busy_seconds += answer.busy_seconds
         self.message_seconds += max(0.0, message_seconds)
 
+    def since(self, before: SsdStatistics) -> SsdStatistics:
+        """Return what was counted after a copy was taken."""
+        made = SsdStatistics()
+        for name, value in vars(self).items():
+            old = getattr(before, name)
+            if isinstance(value, Counter):
+                value = Counter({key: count - old[key] for key, count in value.items() if count != old[key]})
+            else:
+                value -= old
+            setattr(made, name, value)
+        return made
+
+    @property
+    def stale_rate(self) -> float | None:
+        """Stale drafts of those asked for."""
+        return self.stale / self.asked if self.asked else None
+
     @property
     def hit_rate(self) -> float | None:
         """Guessed outcomes of all that could have been guessed."""
@@ -85,6 +106,7 @@ class SsdStatistics:
             "rounds": self.rounds,
             "first": self.first,
             "hit_rate": self.hit_rate,
+            "stale_rate": self.stale_rate,
             "by_origin": dict(self.by_origin),
             "hit_rate_by_accepted": {k: self.hits_at[k] / self.outcomes_at[k] for k in positions},
             "outcomes_by_accepted": {k: self.outcomes_at[k] for k in positions},

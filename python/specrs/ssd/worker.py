@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -11,56 +12,48 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from specrs import _core
+from specrs.errors import DrafterLateError, DrafterLostError
 from specrs.ssd import messages
-from specrs.ssd.bell import Bell
-from specrs.ssd.messages import Kind
-from specrs.ssd.ring import Ring
+from specrs.ssd.cores import watch_seconds
 
 if TYPE_CHECKING:
     from specrs.ssd.predrafter import PreDrafter
 
 
-#: Seconds to watch for a question after drafting ahead is done, on a core of its own.
-BUSY_SECONDS = 0.05
-
-
-def serve(drafter: PreDrafter, bell: Bell, questions: Ring, answers: Ring, busy_seconds: float) -> None:
-    """Serve one target until its end of the socket closes."""
-    going, busy = False, (0.0, 0.0)
+def serve(drafter: PreDrafter, channel: _core.DrafterChannel, cores: list[int] | None) -> None:
+    """Serve one target until its end of the socket closes; ``cores`` are those that this process is pinned to."""
+    going, busy, watch = False, (0.0, 0.0), 0.0
     while True:
-        if going and not questions.has_message() and not bell.wait(0):
+        if going and not channel.has_message():
             started = time.perf_counter()
             going = drafter.pre_draft(steps=1)
             busy = (started, time.perf_counter())
             continue
-        bell.wait(None, there=questions.has_message, busy_seconds=busy_seconds)
         try:
-            bell.take()
-        except (EOFError, ConnectionError):
+            told = channel.receive(None, watch if drafter.texts else 0.0)
+        except DrafterLostError as error:  # the target left, or it speaks another version
+            with contextlib.suppress(DrafterLateError, DrafterLostError):
+                channel.fail(str(error))
             return
-        data = questions.read()
-        if data is None:
+        if told is None:
             continue
-        kind, value = messages.decode(data)
-        if kind == Kind.START:
-            drafter.start(value)
-        elif kind == Kind.FINISH:
+        kind, value = told
+        if kind == "start":
+            watch = watch_seconds(cores, os.getppid())
+            drafter.start(messages.text_of(value))
+        elif kind == "finish":
             drafter.finish(value)
-        elif kind == Kind.SPECULATE:
-            round_, queries, asked = value
+        elif kind == "speculate":
+            round_, queries, asked = messages.queries_of(value)
             # The clock is the machine's, the same for both processes.
             waited = busy[1] - asked if busy[0] <= asked <= busy[1] else 0.0
-            made = replace(drafter.answer(round_, queries), busy_seconds=waited)
-            _reply(bell, answers, messages.answer(made))
+            made = drafter.answer(round_, queries)
+            try:
+                messages.send_answer(channel, replace(made, busy_seconds=waited) if waited else made)
+            except (DrafterLateError, DrafterLostError):  # the target left
+                return
             going = True
-
-
-def _reply(bell: Bell, answers: Ring, parts: messages.Parts) -> None:
-    answers.write(parts)
-    try:
-        bell.ring()
-    except OSError:  # the target left; the next read of the socket ends this process
-        return
 
 
 def _pin(cores: list[int] | None) -> None:
@@ -73,10 +66,10 @@ def _pin(cores: list[int] | None) -> None:
 
 def main(arguments: list[str]) -> None:
     """Run the process: socket, questions and answers by descriptor."""
-    descriptor, *files = map(int, arguments)
+    descriptor, questions, answers = map(int, arguments)
     ours = socket.socket(fileno=descriptor)
     hello = Connection(os.dup(descriptor))
-    questions, answers = Ring(files[0]), Ring(files[1])
+    channel = _core.DrafterChannel(descriptor, questions, answers)
     told: dict[str, Any] = hello.recv()
     cores = told["cores"]
     try:
@@ -90,17 +83,17 @@ def main(arguments: list[str]) -> None:
         return
     hello.send(
         {
-            "version": messages.VERSION,
+            "version": _core.DRAFTER_MESSAGE_VERSION,
             "max_context": drafter.drafter.max_context,
             "tokens_are_drawn": drafter.drafter.tokens_are_drawn,
         }
     )
     hello.close()
-    bell = Bell(ours)
+    ours.close()
     try:
-        serve(drafter, bell, questions, answers, 0.0 if cores is None else BUSY_SECONDS)
+        serve(drafter, channel, cores)
     except Exception as error:  # the target goes on without drafts, and says why
-        _reply(bell, answers, messages.failure(repr(error)))
+        channel.fail(repr(error))
 
 
 if __name__ == "__main__":

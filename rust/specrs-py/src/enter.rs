@@ -13,6 +13,8 @@ fn exception_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Corrupt => "CorruptFileError",
         ErrorKind::Io => "FileAccessError",
         ErrorKind::Capacity => "CapacityError",
+        ErrorKind::Late => "DrafterLateError",
+        ErrorKind::Lost => "DrafterLostError",
         _ => "InternalError",
     }
 }
@@ -51,3 +53,13 @@ pub fn enter<T: Send>(py: Python<'_>, work: impl FnOnce() -> specrs::Result<T> +
         }
     }
 }
+
+/// A dictionary of the named fields of a value.
+macro_rules! dict_of {
+    ($py:expr, $value:expr, $($field:ident),+ $(,)?) => {{
+        let dict = pyo3::types::PyDict::new($py);
+        $(dict.set_item(stringify!($field), $value.$field)?;)+
+        Ok(dict)
+    }};
+}
+pub(crate) use dict_of;

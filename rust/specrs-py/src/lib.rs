@@ -7,6 +7,8 @@ mod draft;
 mod enter;
 mod gpu;
 mod linear;
+#[cfg(unix)]
+mod link;
 mod outcome;
 mod payoff;
 mod policy;
@@ -25,6 +27,8 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     uniforms::register(m)?;
     verify::register(m)?;
     linear::register(m)?;
+    #[cfg(unix)]
+    link::register(m)?;
     outcome::register(m)?;
     payoff::register(m)?;
     policy::register(m)?;

@@ -19,6 +19,10 @@ pub enum ErrorKind {
     Io,
     /// A bound set by the caller (tokens, bytes) does not allow the operation.
     Capacity,
+    /// Another process did not answer in time.
+    Late,
+    /// Another process is gone, or speaks another version.
+    Lost,
 }
 
 /// An error with its kind and a message that names the value found and what was expected.

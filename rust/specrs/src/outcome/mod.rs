@@ -15,6 +15,8 @@ mod fallback;
 mod fan_out;
 mod fork;
 mod language;
+#[cfg(unix)]
+pub mod link;
 mod miss_law;
 mod saguaro;
 mod simulate;

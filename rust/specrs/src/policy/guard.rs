@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::base::{DraftFacts, LengthPolicy, Outcome, Round, Sight, Step};
 use super::cost::CostTable;
-use super::libra::lock;
+use super::learned::lock;
 
 /// Weight kept by past rounds in a record.
 const KEEP: f64 = 0.93;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use super::base::{DraftFacts, LengthPolicy, Outcome, Round, Sight};
 use super::cost::CostTable;
+use super::learned::{Learned, lock};
 use super::length::{Convention, Shrinks, libra_alpha};
-use super::libra::{Learned, lock};
 use crate::error::{Error, Result};
 
 /// The same length every round.
