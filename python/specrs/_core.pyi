@@ -154,9 +154,9 @@ class SuffixCache:
         tokens : array of uint32, shape (N,)
             Nodes in topological order; N may be 0.
         parents : array of int32, shape (N,)
-            Index of the parent, -1 for children of the anchor.
+            Index of the parent, -1 for children of the anchor. Read-only for a short chain: all chains share it.
         depths : array of int32, shape (N,)
-            Distance from the anchor, from 1.
+            Distance from the anchor, from 1. Read-only as well.
         confidence : array of float32, shape (N,)
             Estimated probability that the node is accepted given that its parent is.
         match_length : int

@@ -14,6 +14,7 @@ import specrs
 from specrs._core import PayoffRouter
 from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter
 from specrs.drafters.model import ModelDrafter
+from specrs.errors import UnsupportedModelError
 
 PROMPTS = [[7, 3, 9, 7, 3], [1], [2, 2, 2, 5, 6, 5, 6, 5]]
 FOREVER = {"eos_token_id": None}
@@ -131,3 +132,21 @@ def test_a_finished_request_leaves_nothing_behind():
     running.close()
     assert not drafter._routers
     assert not drafter._proposed
+
+
+def test_a_sharded_draft_model_is_refused_before_any_forward():
+    """Ranks that choose by their own clocks would wait for each other in the draft model's forward."""
+
+    class TwoRanks:
+        rank, size = 0, 2
+
+    class Sharded(TattleLM):
+        ranks = TwoRanks()
+
+        def forward(self, *args, **options):
+            raise AssertionError("a forward of a refused model")
+
+    with pytest.raises(UnsupportedModelError, match="sharded over 2 ranks"):
+        specrs.generate(TattleLM(), PROMPTS[0], drafter="hybrid", draft_model=Sharded(), max_new_tokens=4)
+    drafted = specrs.generate(TattleLM(), PROMPTS[0], drafter="hybrid", draft_model=TattleLM(), max_new_tokens=4)
+    assert len(drafted.ids) == 4

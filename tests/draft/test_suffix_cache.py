@@ -85,3 +85,23 @@ def test_finished_text_serves_requests_that_are_active() -> None:
     assert cache.draft(1, 4)[0].size == 0
     cache.finish(2)
     assert cache.draft(1, 4, min_prob=0.0)[0].tolist() == [8, 9]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 63, 64, 65, 100])
+def test_a_chain_has_its_own_parents_and_depths_or_shared_ones_that_nobody_can_change(length: int) -> None:
+    cache = SuffixCache()
+    text = np.arange(200)
+    cache.add(text)
+    cache.start(1, text[:50])
+    for _ in range(2):
+        tokens, parents, depths, confidence, *_ = cache.draft(1, length, min_prob=0.0)
+        assert tokens.tolist() == list(range(50, 50 + length))
+        assert parents.tolist() == list(range(-1, length - 1))
+        assert depths.tolist() == list(range(1, length + 1))
+        assert len(confidence) == length
+        for column in (parents, depths):
+            if column.flags.writeable:
+                column[:] = 77
+            elif length:
+                with pytest.raises(ValueError, match="read-only"):
+                    column[0] = 77

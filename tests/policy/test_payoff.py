@@ -65,14 +65,19 @@ def test_learns_from_drafts_that_were_not_verified() -> None:
     assert untouched.save() == before, "no text, no label"
 
 
-def test_slow_rows_shorten_drafts() -> None:
-    offer = chain(list(range(30)), [0.7] * 30)
+@pytest.mark.parametrize("confidence", [0.7, 0.9, 0.97])
+def test_slow_rows_shorten_drafts_to_the_fastest_length(confidence: float) -> None:
+    offer = chain(list(range(30)), [confidence] * 30)
     cheap, dear = started(), started()
     for _ in range(200):
         for rows in (1, 9, 31):
             cheap.note_forward(rows, 0.1 + 0.0001 * rows)
             dear.note_forward(rows, 0.1 + 0.05 * rows)
-    assert route(cheap, offer)[1] > 2 * route(dear, offer)[1] > 0
+    nodes = np.arange(31)
+    tokens = np.cumsum(confidence**nodes)
+    fastest = int(np.argmax(tokens / (0.15 + 0.05 * nodes)))
+    assert 0 < route(dear, offer)[1] <= fastest + 1
+    assert route(cheap, offer)[1] > 2 * route(dear, offer)[1]
 
 
 def test_bad_input() -> None:

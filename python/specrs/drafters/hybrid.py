@@ -12,7 +12,8 @@ import numpy as np
 from specrs import _core
 from specrs.drafters.cache import CacheDrafter
 from specrs.drafters.token_classes import token_classes, tokenizer_fingerprint
-from specrs.errors import CorruptFileError, FileAccessError
+from specrs.engine.ranks import ONE_RANK
+from specrs.errors import CorruptFileError, FileAccessError, UnsupportedModelError
 from specrs.types import Confidence, Draft
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class HybridDrafter:
     ------
     FileAccessError, CorruptFileError
         The predictor's file cannot be read, is damaged, or was trained with another tokenizer.
+    UnsupportedModelError
+        The draft model is sharded over ranks: each rank's router goes by its own clock, and where one asks the model
+        and another does not, the forward would wait for ever.
 
     Notes
     -----
@@ -97,6 +101,13 @@ class HybridDrafter:
         tokenizer: Any = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        shards = 1 if model is None else getattr(model.model, "ranks", ONE_RANK).size
+        if shards > 1:
+            raise UnsupportedModelError(
+                "the hybrid drafter asks its draft model when this pays by each rank's own clock, so the model must be "
+                f"whole on every rank, got one sharded over {shards} ranks; load it without tp_plan, or use "
+                "drafter='model'"
+            )
         self._vocab_size = vocab_size
         self._cache = CacheDrafter(vocab_size, min_prob=LEAST_PROB, cache=cache)
         self._model = model

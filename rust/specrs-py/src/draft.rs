@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use specrs::draft::{CacheOptions, Draft, DraftOptions, HistoryOptions, Shape, StepDrafts};
 
+use crate::arrays::{chain_of, documents_of, integers_of, tokens_of};
 use crate::enter::{enter, invalid};
 
 type DraftArrays<'py> = (
@@ -26,49 +27,6 @@ type StepArrays<'py> = (
     Bound<'py, PyArray1<i32>>,
     Bound<'py, PyArray1<f32>>,
 );
-
-/// Token ids of any integer array, or of anything `numpy.asarray` takes; negative and too large ids are refused.
-pub fn tokens_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    // A cast that fails costs nothing, an extraction that fails makes an exception.
-    if let Ok(array) = value.cast::<PyArray1<u32>>() {
-        let array = array.try_readonly()?;
-        return Ok(array.as_slice().map_or_else(|_| array.as_array().iter().copied().collect(), <[u32]>::to_vec));
-    }
-    if let Ok(array) = value.cast::<PyArray1<i32>>() {
-        return checked(py, array.try_readonly()?.as_array().iter().map(|&token| i64::from(token)));
-    }
-    if let Ok(array) = value.cast::<PyArray1<i64>>() {
-        return checked(py, array.try_readonly()?.as_array().iter().copied());
-    }
-    if let Ok(array) = value.cast::<PyArray1<u64>>() {
-        let wide = |&token: &u64| i64::try_from(token).unwrap_or(i64::MAX);
-        return checked(py, array.try_readonly()?.as_array().iter().map(wide));
-    }
-    let array = py.import("numpy")?.call_method1("asarray", (value,))?;
-    let untyped = array.cast::<numpy::PyUntypedArray>()?;
-    let kind = untyped.dtype().kind();
-    if untyped.ndim() != 1 || !(matches!(kind, b'i' | b'u') || untyped.len() == 0) {
-        let shape = untyped.shape().to_vec();
-        return Err(invalid(
-            py,
-            &format!("token ids must be a 1-D array of integers, got shape {shape:?} and dtype {}", untyped.dtype()),
-        ));
-    }
-    let wide = array.call_method1("astype", ("int64",))?;
-    checked(py, wide.cast::<PyArray1<i64>>()?.readonly().as_array().iter().copied())
-}
-
-fn checked(py: Python<'_>, tokens: impl Iterator<Item = i64>) -> PyResult<Vec<u32>> {
-    tokens
-        .enumerate()
-        .map(|(at, token)| {
-            u32::try_from(token)
-                .ok()
-                .filter(|&token| token != u32::MAX)
-                .ok_or_else(|| invalid(py, &format!("token ids must be 0 to 4294967294, got {token} at index {at}")))
-        })
-        .collect()
-}
 
 fn shape_of(py: Python<'_>, name: &str) -> PyResult<Shape> {
     match name {
@@ -218,9 +176,9 @@ impl SuffixCache {
         // Taken, not borrowed: what Python runs meanwhile on this thread finds an empty one.
         let mut draft = DRAFT.take();
         enter(py, || self.cache.step(request_id, &tokens, &options, &mut draft))?;
-        let arrays = arrays_of(py, &draft);
+        let arrays = arrays_of(py, &draft, options.shape);
         DRAFT.set(draft);
-        Ok(arrays)
+        arrays
     }
 
     #[pyo3(signature = (request_id, budget, *, shape = "chain", min_prob = 0.1, eos = None))]
@@ -244,9 +202,9 @@ impl SuffixCache {
         // Taken, not borrowed: what Python runs meanwhile on this thread finds an empty one.
         let mut draft = DRAFT.take();
         enter(py, || self.cache.draft(request_id, &options, &mut draft))?;
-        let arrays = arrays_of(py, &draft);
+        let arrays = arrays_of(py, &draft, options.shape);
         DRAFT.set(draft);
-        Ok(arrays)
+        arrays
     }
 
     #[pyo3(signature = (request_ids, new_tokens, new_ptr, budget, *, shape = "chain", min_prob = 0.1, eos = None, threads = 1))]
@@ -318,43 +276,20 @@ impl SuffixCache {
     }
 }
 
-/// Documents, one after the other, and where each starts.
-pub fn documents_of(
-    py: Python<'_>,
-    tokens: &Bound<'_, PyAny>,
-    ptr: &Bound<'_, PyAny>,
-) -> PyResult<(Vec<u32>, Vec<i64>)> {
-    Ok((tokens_of(py, tokens)?, integers_of(py, "ptr", ptr)?))
-}
-
-fn arrays_of<'py>(py: Python<'py>, draft: &Draft) -> DraftArrays<'py> {
+fn arrays_of<'py>(py: Python<'py>, draft: &Draft, shape: Shape) -> PyResult<DraftArrays<'py>> {
     // Short arrays are copied: numpy's own small blocks cost less than wrapping a vector.
-    (
+    let (parents, depths) = match shape {
+        Shape::Chain => chain_of(py, draft.len())?,
+        Shape::Tree => (PyArray1::from_slice(py, &draft.parents), PyArray1::from_slice(py, &draft.depths)),
+    };
+    Ok((
         PyArray1::from_slice(py, &draft.tokens),
-        PyArray1::from_slice(py, &draft.parents),
-        PyArray1::from_slice(py, &draft.depths),
+        parents,
+        depths,
         PyArray1::from_slice(py, &draft.confidence),
         draft.match_length,
         draft.expected_accepted,
-    )
-}
-
-/// A 1-D array of integers that are not tokens.
-pub fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    if let Ok(array) = value.cast::<PyArray1<i64>>() {
-        return Ok(array.try_readonly()?.as_array().iter().copied().collect());
-    }
-    let array = py.import("numpy")?.call_method1("asarray", (value,))?;
-    let untyped = array.cast::<numpy::PyUntypedArray>()?;
-    if untyped.ndim() != 1 || !(matches!(untyped.dtype().kind(), b'i' | b'u') || untyped.len() == 0) {
-        let shape = untyped.shape().to_vec();
-        return Err(invalid(
-            py,
-            &format!("{name} must be a 1-D array of integers, got shape {shape:?} and dtype {}", untyped.dtype()),
-        ));
-    }
-    let wide = array.call_method1("astype", ("int64",))?;
-    Ok(wide.cast::<PyArray1<i64>>()?.readonly().as_array().iter().copied().collect())
+    ))
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
+mod arrays;
 mod build;
 mod draft;
 mod enter;

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use specrs::policy::payoff::{self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule, replayed};
 
-use crate::draft::tokens_of;
+use crate::arrays::tokens_of;
 use crate::enter::{enter, invalid};
 
 /// Tokens, parents and confidences of a cache draft, as the cache returns them.

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use specrs::draft::{Check, Entry, Fingerprint, Segment, Store};
 
-use crate::draft::{SuffixCache, documents_of};
+use crate::arrays::documents_of;
+use crate::draft::SuffixCache;
 use crate::enter::enter;
 
 /// Finished documents in a folder, shared by processes.

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use specrs::tree::{self, DraftTree};
 use specrs::{Error, Result};
 
-use crate::draft::{integers_of, tokens_of};
+use crate::arrays::{integers_of, tokens_of};
 use crate::enter::{enter, invalid};
 
 type TreeArrays<'py> =

@@ -1,17 +1,15 @@
 //! The cache that an engine holds: requests that are being written, and the finished text behind them.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::context::{Limits, Match, SEPARATOR, check_documents, check_tokens};
+use super::context::{check_documents, check_tokens};
 use super::evidence::Odds;
-use super::follow::{Candidate, Follow, Texts};
-use super::history::{Found, History, HistoryOptions};
+use super::history::{History, HistoryOptions};
 use super::live::LiveText;
+use super::request::Request;
 use super::segment::Segment;
-use super::step::StepDrafts;
-use super::vote::{Draft, DraftOptions, Vote, Workspace, draft};
+use super::vote::{Draft, DraftOptions};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How a cache looks for matches.
@@ -65,87 +63,19 @@ pub struct CacheStats {
     pub epoch: u64,
 }
 
-struct Request {
-    live: LiveText,
-    follow: Follow,
-    carried: Carried,
-}
-
-/// A carried match of this length spares the search: next to it, other matches weigh next to nothing.
-const FIRM: u32 = 32;
-
-/// The history's matches of a request, which go on with its text as long as the text goes on with theirs.
-#[derive(Default)]
-struct Carried {
-    matches: Vec<Found>,
-    /// Tokens of the request, and state of the history, that the matches are of.
-    len: usize,
-    version: Option<u64>,
-}
-
-impl Carried {
-    /// Moves the matches on to the end of `text`. False if they have to be searched for.
-    ///
-    /// What was left out when the matches were found was no longer than the shortest of them, and grows by the same
-    /// tokens: a match that goes on is still at least as long as any other. New finished text always asks for a search.
-    fn advance(&mut self, text: &[u32], history: &History, max_length: usize) -> bool {
-        if self.version != Some(history.version()) || self.len > text.len() {
-            return false;
-        }
-        let new = &text[self.len..];
-        if !new.is_empty() {
-            self.matches.retain_mut(|found| {
-                let next = found.at.position as usize + 1;
-                let goes_on = history.text(found.source).and_then(|text| text.get(next..next + new.len())) == Some(new);
-                found.at.position += new.len() as u32;
-                found.at.length = (found.at.length as usize + new.len()).min(max_length) as u32;
-                goes_on
-            });
-            if self.matches.first().is_none_or(|found| found.at.length < FIRM) {
-                return false;
-            }
-        }
-        self.len = text.len();
-        true
-    }
-}
-
 /// Requests being written and the finished text behind them; every method may be called from any thread.
 pub struct SuffixCache {
-    options: CacheOptions,
+    pub(super) options: CacheOptions,
     requests: RwLock<HashMap<i64, Arc<Mutex<Request>>>>,
-    history: RwLock<History>,
-}
-
-struct Sources<'a> {
-    own: &'a [u32],
-    history: &'a History,
-}
-
-impl Texts for Sources<'_> {
-    fn text(&self, source: u64) -> Option<&[u32]> {
-        if source == 0 { Some(self.own) } else { self.history.text(source) }
-    }
-}
-
-#[derive(Default)]
-struct Scratch {
-    work: Workspace,
-    own: Vec<Match>,
-    found: Vec<Match>,
-    candidates: Vec<Candidate>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    pub(super) history: RwLock<History>,
 }
 
 // A panic while a lock is held is our bug and reaches the caller as an error; the data behind a lock is only ever
 // appended to, so later calls may go on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
@@ -168,7 +98,7 @@ impl SuffixCache {
         Ok(Self { options, requests: RwLock::default(), history })
     }
 
-    fn request(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
+    pub(super) fn request(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
         let found = read(&self.requests).get(&id).cloned();
         found.ok_or_else(|| Error::new(ErrorKind::Request, format!("request {id} is not active: start it first")))
     }
@@ -186,7 +116,7 @@ impl SuffixCache {
         }
         let mut live = LiveText::new();
         live.extend(prompt);
-        let request = Arc::new(Mutex::new(Request { live, follow: Follow::default(), carried: Carried::default() }));
+        let request = Arc::new(Mutex::new(Request::new(live)));
         match write(&self.requests).entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => Err(active()),
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -320,7 +250,7 @@ impl SuffixCache {
     /// If the id is unknown.
     pub fn draft(&self, id: i64, options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
         let request = self.request(id)?;
-        self.draft_for(&mut lock(&request), options, out);
+        lock(&request).draft(&read(&self.history), &self.options, options, out);
         Ok(())
     }
 
@@ -333,115 +263,8 @@ impl SuffixCache {
         let request = self.request(id)?;
         let mut request = lock(&request);
         request.live.extend(tokens);
-        self.draft_for(&mut request, options, out);
+        request.draft(&read(&self.history), &self.options, options, out);
         Ok(())
-    }
-
-    fn draft_for(&self, request: &mut Request, options: &DraftOptions<'_>, out: &mut Draft) {
-        let limits = Limits {
-            matches: self.options.max_votes,
-            min_length: self.options.min_match,
-            max_length: self.options.max_match,
-        };
-        let history = read(&self.history);
-        let options = &DraftOptions {
-            vocab_size: options.vocab_size.min(self.options.vocab_size.unwrap_or(SEPARATOR)),
-            ..*options
-        };
-        SCRATCH.with_borrow_mut(|scratch| {
-            let Request { live, follow, carried } = request;
-            scratch.own.clear();
-            let text = live.text();
-            live.matches_of_end(limits, &mut scratch.own);
-            if !carried.advance(text, &history, limits.max_length) {
-                carried.matches.clear();
-                history.matches_of(text, limits, &mut scratch.found, &mut carried.matches);
-                carried.len = text.len();
-                carried.version = Some(history.version());
-            }
-            scratch.candidates.clear();
-            let texts = Sources { own: text, history: &history };
-            follow.gather(text, &scratch.own, &carried.matches, &texts, &mut scratch.candidates);
-            let votes: Vec<Vote<'_>> = scratch
-                .candidates
-                .iter()
-                .filter_map(|candidate| {
-                    let continuation = texts.text(candidate.source)?.get(candidate.next..)?;
-                    let scale = if candidate.source == 0 { 1.0 } else { history.weight(candidate.source) };
-                    Some(Vote { continuation, length: candidate.length, kind: candidate.kind, scale })
-                })
-                .collect();
-            draft(&votes, &self.options.odds, options, &mut scratch.work, out);
-        });
-    }
-
-    /// Appends to many requests and drafts for each, on at most `threads` threads.
-    ///
-    /// Request `i` gets `new_tokens[new_ptr[i]..new_ptr[i + 1]]` and a budget of `budgets[i]`. The result does not
-    /// depend on the number of threads.
-    ///
-    /// # Errors
-    /// If an id is unknown or listed twice, or shapes or tokens do not fit. Nothing is appended then.
-    pub fn step_many(
-        &self,
-        ids: &[i64],
-        new_tokens: &[u32],
-        new_ptr: &[i64],
-        budgets: &[usize],
-        options: &DraftOptions<'_>,
-        threads: usize,
-    ) -> Result<StepDrafts> {
-        check_documents(new_tokens, new_ptr)?;
-        if new_ptr.len() != ids.len() + 1 || budgets.len() != ids.len() {
-            return Err(Error::invalid(format!(
-                "{} requests need {} entries of new_ptr and as many budgets, got {} and {}",
-                ids.len(),
-                ids.len() + 1,
-                new_ptr.len(),
-                budgets.len()
-            )));
-        }
-        if threads == 0 {
-            return Err(Error::invalid("threads must be at least 1, got 0"));
-        }
-        let mut seen: Vec<i64> = ids.to_vec();
-        seen.sort_unstable();
-        if let Some(at) = (1..seen.len()).find(|&at| seen[at - 1] == seen[at]) {
-            return Err(Error::new(ErrorKind::Request, format!("request {} is listed twice in one step", seen[at])));
-        }
-        let requests = ids.iter().map(|&id| self.request(id)).collect::<Result<Vec<_>>>()?;
-        let step = |rows: std::ops::Range<usize>| -> StepDrafts {
-            let mut part = StepDrafts::default();
-            let mut one = Draft::default();
-            for row in rows {
-                let new = &new_tokens[new_ptr[row] as usize..new_ptr[row + 1] as usize];
-                let mut request = lock(&requests[row]);
-                request.live.extend(new);
-                self.draft_for(&mut request, &DraftOptions { budget: budgets[row], ..*options }, &mut one);
-                part.append(&one);
-            }
-            part
-        };
-        let rows = ids.len();
-        let threads = threads.min(rows).max(1);
-        let mut all = if threads == 1 {
-            step(0..rows)
-        } else {
-            let cut = |part: usize| part * rows / threads;
-            let step = &step;
-            std::thread::scope(|scope| -> Result<StepDrafts> {
-                let others: Vec<_> =
-                    (1..threads).map(|part| scope.spawn(move || step(cut(part)..cut(part + 1)))).collect();
-                let mut all = step(0..cut(1));
-                for other in others {
-                    // A panic is ours; let it reach the caller as one.
-                    all.join(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                }
-                Ok(all)
-            })?
-        };
-        all.row_ptr.insert(0, 0);
-        Ok(all)
     }
 
     /// What the cache holds.

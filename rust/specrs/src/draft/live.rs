@@ -59,6 +59,8 @@ pub struct LiveText {
     block_of: Vec<u32>,
     blocks: Vec<Block>,
     heads: Vec<Head>,
+    /// Where in its block the last position stands.
+    tip: u32,
 }
 
 impl LiveText {
@@ -76,14 +78,21 @@ impl LiveText {
     pub fn push(&mut self, token: u32) {
         debug_assert!(token != SEPARATOR);
         let position = self.text.len() as u32;
-        if let Some((block, index)) = self.beside_neighbour(position, token) {
+        let last = self.last_place();
+        if let Some((block, index)) = last.and_then(|(block, index)| self.beside_neighbour(block, index, token)) {
             self.text.push(token);
             self.place(position, block, index);
             return;
         }
-        let before = self.rank_before(position as usize);
+        let before = last.map(|(block, index)| Rank { label: self.blocks[block as usize].label, index });
         self.text.push(token);
         self.insert(position, token, before);
+    }
+
+    /// Block and index of the last position; none at the start of a document, which sorts first.
+    fn last_place(&self) -> Option<(u32, u32)> {
+        let &block = self.block_of.last()?;
+        (block != NONE).then_some((block, self.tip))
     }
 
     /// Appends tokens in order. The first tokens of an empty text are sorted at once if they are many.
@@ -131,12 +140,7 @@ impl LiveText {
 
     /// Earlier positions that share the longest suffixes with the end of the text, longest first.
     pub fn matches_of_end(&self, limits: Limits, out: &mut Vec<Match>) {
-        let Some(last) = self.text.len().checked_sub(1) else { return };
-        let block = self.block_of[last];
-        if block == NONE {
-            return;
-        }
-        let index = self.index_in(block, last as u32);
+        let Some((block, index)) = self.last_place() else { return };
         let left = self.step_back(block, index);
         let right = self.step_forward(block, index);
         let left = self.outwards(left, Self::step_back);
@@ -213,14 +217,6 @@ impl LiveText {
         found
     }
 
-    /// Rank of the position before `position`; none at the start of a document, which sorts first.
-    fn rank_before(&self, position: usize) -> Option<Rank> {
-        let before = position.checked_sub(1)?;
-        let block = self.block_of[before];
-        (block != NONE)
-            .then(|| Rank { label: self.blocks[block as usize].label, index: self.index_in(block, before as u32) })
-    }
-
     /// Whether `position` sorts before a new position whose token is equal and whose predecessor ranks `before`.
     fn predecessor_below(&self, position: u32, before: Option<Rank>) -> bool {
         let Some(previous) = position.checked_sub(1) else { return true };
@@ -274,8 +270,10 @@ impl LiveText {
         here.len += 1;
         let label = here.label;
         self.block_of.push(block);
+        self.tip = index as u32;
         if len + 1 == BLOCK {
             self.split(self.heads.partition_point(|head| self.blocks[head.block as usize].label < label));
+            self.tip = self.index_in(self.block_of[position as usize], position);
         }
     }
 
@@ -284,13 +282,8 @@ impl LiveText {
     /// Two positions of equal tokens stand in the order of the positions before them. So if going outwards from the
     /// position before, the first neighbour that is followed by `token` is found, the new position stands right beside
     /// the one after that neighbour. Text that repeats goes this way and needs no search.
-    fn beside_neighbour(&self, position: u32, token: u32) -> Option<(u32, usize)> {
-        let previous = position.checked_sub(1)?;
-        let block = self.block_of[previous as usize];
-        if block == NONE {
-            return None;
-        }
-        let index = self.index_in(block, previous) as usize;
+    fn beside_neighbour(&self, block: u32, index: u32, token: u32) -> Option<(u32, usize)> {
+        let index = index as usize;
         let neighbours = self.positions_of(block);
         let followed = |&&other: &&u32| self.text[other as usize + 1] == token;
         let place = |other: u32| {
@@ -335,6 +328,8 @@ impl LiveText {
                 self.block_of[position as usize] = number;
             }
         }
+        let last = tokens.len() - 1;
+        self.tip = self.index_in(self.block_of[last], last as u32);
         Ok(())
     }
 

@@ -1,11 +1,14 @@
 //! Cache drafting: text already seen proposes how the present text goes on.
 
 mod cache;
+mod coarse;
 mod context;
+mod disk;
 mod evidence;
 mod follow;
 mod history;
 mod live;
+mod request;
 mod segment;
 mod segment_file;
 mod step;
@@ -15,6 +18,7 @@ mod words;
 
 pub use cache::{CacheOptions, CacheStats, SuffixCache};
 pub use context::{Limits, Match, SEPARATOR, check_documents};
+pub use disk::{Step as WriteStep, watch_writes};
 pub use evidence::{Evidence, Odds};
 pub use history::{Found, History, HistoryOptions};
 pub use live::LiveText;

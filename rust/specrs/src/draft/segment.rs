@@ -1,6 +1,9 @@
 //! History tier: finished documents, immutable, with their positions in context order (a suffix array of the text read
 //! backwards). Eight bytes per token and a directory of the tokens that occur; memory-mapped when it comes from a file.
 
+use std::hint::black_box;
+
+use super::coarse::{Coarse, STRIDE, key_before, key_of_context};
 use super::context::{Limits, Match, SEPARATOR, check_documents, common_suffix, nearest, order_key};
 use super::words::Words;
 use crate::error::{Error, Result};
@@ -18,6 +21,7 @@ pub struct Segment {
     /// The tokens that occur, rising, then as many places in `order` where their positions start.
     pub(super) directory: Words,
     pub(super) documents: u64,
+    coarse: Coarse,
 }
 
 impl Segment {
@@ -54,13 +58,13 @@ impl Segment {
                 return Err(Error::invalid(format!("building a suffix array of {} tokens failed", text.len())));
             }
         }
-        let distinct = ranks.distinct;
+        let directory = ranks.directory();
         // The separators rank lowest, so they are the first suffixes.
         let last = text.len().saturating_sub(1) as u32;
         suffixes.truncate(text.len());
         let mut order: Vec<u32> = suffixes.into_iter().skip(documents).map(|suffix| last - suffix as u32).collect();
         order.shrink_to_fit();
-        Ok(Self::assemble(text, order, distinct, documents))
+        Ok(Self::of_words(text.into(), order.into(), directory.into(), documents as u64))
     }
 
     /// Builds a segment from documents: document `i` is `tokens[ptr[i]..ptr[i + 1]]`; empty ones are left out.
@@ -92,25 +96,22 @@ impl Segment {
     /// A segment from text whose context order is known already.
     pub(super) fn from_order(text: Vec<u32>, order: Vec<u32>) -> Self {
         let documents = text.iter().filter(|&&token| token == SEPARATOR).count();
-        let mut distinct: Vec<u32> = order.iter().map(|&position| text[position as usize]).collect();
-        distinct.dedup();
-        Self::assemble(text, order, distinct, documents)
+        let (mut directory, mut starts) = (Vec::new(), Vec::new());
+        for (place, &position) in (0..).zip(&order) {
+            let token = text[position as usize];
+            if directory.last() != Some(&token) {
+                directory.push(token);
+                starts.push(place);
+            }
+        }
+        directory.append(&mut starts);
+        Self::of_words(text.into(), order.into(), directory.into(), documents as u64)
     }
 
-    fn assemble(text: Vec<u32>, order: Vec<u32>, mut directory: Vec<u32>, documents: usize) -> Self {
-        let mut start = 0;
-        for at in 0..directory.len() {
-            let token = directory[at];
-            directory.push(start as u32);
-            // Runs are long for few tokens and short for most: gallop, then halve.
-            let mut step = 1;
-            while start + step < order.len() && text[order[start + step] as usize] == token {
-                step *= 2;
-            }
-            let end = (start + step).min(order.len());
-            start += order[start..end].partition_point(|&position| text[position as usize] == token);
-        }
-        Self { text: text.into(), order: order.into(), directory: directory.into(), documents: documents as u64 }
+    /// A segment of arrays that are known to fit together.
+    pub(super) fn of_words(text: Words, order: Words, directory: Words, documents: u64) -> Self {
+        let coarse = Coarse::new(&text, &order, &directory[..directory.len() / 2]);
+        Self { text, order, directory, documents, coarse }
     }
 
     /// The tokens, documents ended by [`SEPARATOR`].
@@ -135,19 +136,42 @@ impl Segment {
 
     /// Bytes held, in memory or mapped.
     pub fn bytes(&self) -> usize {
-        (self.text.len() + self.order.len() + self.directory.len()) * size_of::<u32>()
+        (self.text.len() + self.order.len() + self.directory.len()) * size_of::<u32>() + self.coarse.bytes()
     }
 
     /// Positions that share the longest suffixes with `context`, longest first.
     pub fn matches_of(&self, context: &[u32], limits: Limits, out: &mut Vec<Match>) {
         let Some(&last) = context.last() else { return };
         let (start, end) = self.places_of(last);
-        let order = &self.order[start..end];
-        let text = &*self.text;
-        let place = order.partition_point(|&position| context_below(text, position, context, limits.max_length));
-        let mut left = order[..place].iter().rev().copied();
-        let mut right = order[place..].iter().copied();
+        if start == end {
+            return;
+        }
+        let (text, order) = (&*self.text, &*self.order);
+        let place = self.place_of(context, limits.max_length, start, end);
+        // What is measured next, read here so that no line of it waits for another.
+        let ends = (place.saturating_sub(limits.matches).max(start), place.saturating_add(limits.matches).min(end));
+        black_box(order[ends.0..ends.1].iter().fold(0, |sum: u32, &position| sum ^ text[position as usize]));
+        let mut left = order[start..place].iter().rev().copied();
+        let mut right = order[place..end].iter().copied();
         nearest(text, context, || left.next(), || right.next(), limits, out);
+    }
+
+    /// The first place of `start..end`, which hold the context's last token, that does not sort below it.
+    fn place_of(&self, context: &[u32], cap: usize, start: usize, end: usize) -> usize {
+        let (text, order) = (&*self.text, &*self.order);
+        let key = key_of_context(context, cap);
+        let below = |place: usize| context_below(text, order[place], context, cap);
+        let (start, end) = self.coarse.narrow(start, end, key, below);
+        // Fewer than `STRIDE` places are left.
+        let mut keys = [0; STRIDE];
+        let (mut lower, mut equal) = (0, 0);
+        for (own, &position) in keys.iter_mut().zip(&order[start..end]) {
+            *own = key_before(text, position);
+            lower += usize::from(*own < key);
+            equal += usize::from(*own == key);
+        }
+        let equal = &order[start + lower..start + lower + equal];
+        start + lower + equal.partition_point(|&position| context_below(text, position, context, cap))
     }
 
     /// How many positions have a context that ends with `pattern`.
@@ -158,16 +182,16 @@ impl Segment {
         let text = &*self.text;
         let ends_with =
             |position: u32| common_suffix(&text[..=position as usize], pattern, pattern.len()) == pattern.len();
-        let first = order.partition_point(|&position| context_below(text, position, pattern, usize::MAX));
+        let first = self.place_of(pattern, usize::MAX, start, end) - start;
         order[first..].partition_point(|&position| ends_with(position))
     }
 
     /// The range of `order` whose positions hold `token`.
     fn places_of(&self, token: u32) -> (usize, usize) {
         let (tokens, starts) = self.directory.split_at(self.directory.len() / 2);
-        match tokens.binary_search(&token) {
-            Ok(at) => (starts[at] as usize, starts.get(at + 1).map_or(self.order.len(), |&end| end as usize)),
-            Err(_) => (0, 0),
+        match self.coarse.find(tokens, token) {
+            Some(at) => (starts[at] as usize, starts.get(at + 1).map_or(self.order.len(), |&end| end as usize)),
+            None => (0, 0),
         }
     }
 }
@@ -186,6 +210,8 @@ pub(super) fn context_below(text: &[u32], position: u32, context: &[u32], cap: u
 /// The distinct tokens of a text, rising, and each one's rank from 1; separators have rank 0.
 struct Ranks {
     distinct: Vec<u32>,
+    /// How often each occurs.
+    counts: Vec<u32>,
     /// Ranks by id, while ids are small, as those of real vocabularies are; else empty.
     table: Vec<u32>,
 }
@@ -193,27 +219,40 @@ struct Ranks {
 impl Ranks {
     fn of(text: &[u32]) -> Self {
         const TABLE: u32 = 1 << 22;
-        let largest = text.iter().copied().filter(|&token| token != SEPARATOR).max().unwrap_or(0);
-        let mut distinct = Vec::new();
+        let tokens = || text.iter().copied().filter(|&token| token != SEPARATOR);
+        let largest = tokens().max().unwrap_or(0);
+        let (mut distinct, mut counts) = (Vec::new(), Vec::new());
         if largest >= TABLE {
-            distinct.extend(text.iter().copied().filter(|&token| token != SEPARATOR));
-            distinct.sort_unstable();
-            distinct.dedup();
-            return Self { distinct, table: Vec::new() };
+            let mut sorted: Vec<u32> = tokens().collect();
+            sorted.sort_unstable();
+            for run in sorted.chunk_by(|a, b| a == b) {
+                distinct.push(run[0]);
+                counts.push(run.len() as u32);
+            }
+            return Self { distinct, counts, table: Vec::new() };
         }
         let mut table = vec![0_u32; largest as usize + 1];
-        for &token in text {
-            if token != SEPARATOR {
-                table[token as usize] = 1;
-            }
-        }
-        for (token, rank) in (0..).zip(&mut table) {
-            if *rank != 0 {
+        tokens().for_each(|token| table[token as usize] += 1);
+        for (token, count) in (0..).zip(&mut table) {
+            if *count != 0 {
                 distinct.push(token);
-                *rank = distinct.len() as u32;
+                counts.push(*count);
+                *count = distinct.len() as u32;
             }
         }
-        Self { distinct, table }
+        Self { distinct, counts, table }
+    }
+
+    /// The tokens, and then where the positions of each start in the order.
+    fn directory(self) -> Vec<u32> {
+        let mut directory = self.distinct;
+        directory.reserve_exact(self.counts.len());
+        let mut start = 0;
+        directory.extend(self.counts.into_iter().map(|count| {
+            start += count;
+            start - count
+        }));
+        directory
     }
 
     #[inline]

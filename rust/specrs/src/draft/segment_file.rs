@@ -1,11 +1,11 @@
-//! One segment as a file: layout, checksums, and writing so that a crash leaves nothing half-written under a real name.
-//! The format is documented in `docs/cache_format.md`.
+//! One segment as a file: layout and checksums. The format is documented in `docs/cache_format.md`.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 
 use super::context::{SEPARATOR, order_key};
+use super::disk::replace_file;
 use super::segment::Segment;
 use super::words::{Words, map};
 use crate::error::{Error, ErrorKind, Result};
@@ -92,43 +92,6 @@ fn header(segment: &Segment, fingerprint: &Fingerprint) -> [u8; HEADER_BYTES] {
     out
 }
 
-/// Removes a temporary file unless it was renamed.
-struct Temporary(Option<PathBuf>);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // Nothing to tell anyone: the write has failed already, and the name is one that no reader opens.
-            drop(fs::remove_file(path));
-        }
-    }
-}
-
-/// Writes a file under a temporary name, syncs it, and renames it; a crash leaves the old file or the new one.
-///
-/// # Errors
-/// If the system refuses; the old file is untouched then.
-pub fn replace_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
-    let named = |error: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {error}", path.display()));
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let mut guard = Temporary(Some(temporary.clone()));
-    let mut out = BufWriter::with_capacity(1 << 18, File::create(&temporary).map_err(named)?);
-    write(&mut out).map_err(named)?;
-    let file = out.into_inner().map_err(|error| named(error.into_error()))?;
-    file.sync_all().map_err(named)?;
-    fs::rename(&temporary, path).map_err(named)?;
-    guard.0 = None;
-    sync_folder(path).map_err(named)
-}
-
-/// The rename itself must survive a crash too.
-fn sync_folder(path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
-}
-
 /// Writes a segment.
 ///
 /// # Errors
@@ -187,17 +150,12 @@ pub fn open_segment(path: &Path, check: Check) -> Result<(Segment, Fingerprint)>
     let directory_at = HEADER_BYTES;
     let text_at = directory_at + 8 * distinct as usize;
     let order_at = text_at + 4 * text_len as usize;
-    let segment = Segment {
-        directory: Words::mapped(&map, directory_at, 2 * distinct as usize)?,
-        text: Words::mapped(&map, text_at, text_len as usize)?,
-        order: Words::mapped(&map, order_at, order_len as usize)?,
-        documents,
-    };
+    let directory = Words::mapped(&map, directory_at, 2 * distinct as usize)?;
+    let text = Words::mapped(&map, text_at, text_len as usize)?;
+    let order = Words::mapped(&map, order_at, order_len as usize)?;
     if check != Check::Quick {
         for (at, (name, part)) in
-            [("directory", &segment.directory), ("text", &segment.text), ("order", &segment.order)]
-                .into_iter()
-                .enumerate()
+            [("directory", &directory), ("text", &text), ("order", &order)].into_iter().enumerate()
         {
             let found = checksum(part);
             if found != word(40 + 4 * at) {
@@ -208,7 +166,8 @@ pub fn open_segment(path: &Path, check: Check) -> Result<(Segment, Fingerprint)>
             }
         }
     }
-    check_bounds(&segment).map_err(corrupt)?;
+    check_bounds(&text, &order, &directory).map_err(corrupt)?;
+    let segment = Segment::of_words(text, order, directory, documents);
     if check == Check::Full {
         check_order(&segment).map_err(corrupt)?;
     }
@@ -216,18 +175,18 @@ pub fn open_segment(path: &Path, check: Check) -> Result<(Segment, Fingerprint)>
 }
 
 /// What lookups rely on to stay within the arrays.
-fn check_bounds(segment: &Segment) -> std::result::Result<(), String> {
-    let text_len = segment.text.len() as u32;
-    if let Some(&position) = segment.order.iter().find(|&&position| position >= text_len) {
+fn check_bounds(text: &[u32], order: &[u32], directory: &[u32]) -> std::result::Result<(), String> {
+    let text_len = text.len() as u32;
+    if let Some(&position) = order.iter().find(|&&position| position >= text_len) {
         return Err(format!("position {position} is outside the text of {text_len} tokens"));
     }
-    let (tokens, starts) = segment.directory.split_at(segment.directory.len() / 2);
+    let (tokens, starts) = directory.split_at(directory.len() / 2);
     let rising =
         tokens.is_sorted_by(|a, b| a < b) && starts.is_sorted() && starts.first().is_none_or(|&start| start == 0);
-    if !rising || starts.last().is_some_and(|&start| start as usize > segment.order.len()) {
+    if !rising || starts.last().is_some_and(|&start| start as usize > order.len()) {
         return Err("the directory does not rise".to_owned());
     }
-    if segment.text.last().is_some_and(|&token| token != SEPARATOR) {
+    if text.last().is_some_and(|&token| token != SEPARATOR) {
         return Err("the last document is not ended".to_owned());
     }
     Ok(())

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::disk::{remove_file, replace_file};
 use super::segment::Segment;
-use super::segment_file::{Check, Fingerprint, open_segment, replace_file, write_segment};
+use super::segment_file::{Check, Fingerprint, open_segment, write_segment};
 use crate::error::{Error, ErrorKind, Result};
 
 const MANIFEST: &str = "manifest";
@@ -183,7 +184,7 @@ impl Store {
             let name = file.file_name().to_string_lossy().into_owned();
             let ours = name.starts_with("segment-") || name.starts_with(MANIFEST);
             if ours && name != MANIFEST && manifest.entries.iter().all(|entry| entry.name != name) {
-                fs::remove_file(file.path()).map_err(io_at(&file.path()))?;
+                remove_file(&file.path()).map_err(io_at(&file.path()))?;
             }
         }
         Ok(())

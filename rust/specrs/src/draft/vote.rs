@@ -96,11 +96,12 @@ impl Draft {
     }
 }
 
-/// A candidate child: a token, its weight, and the votes for it.
+/// A candidate child: a token, its weight, and how many votes are for it.
 #[derive(Clone, Copy)]
 struct Child {
     token: u32,
     weight: f32,
+    votes: usize,
 }
 
 /// A node that could be drafted next, ordered by path probability, then by age.
@@ -162,8 +163,11 @@ fn count(
             continue;
         }
         match children.iter_mut().find(|child| child.token == token) {
-            Some(child) => child.weight += weight,
-            None => children.push(Child { token, weight }),
+            Some(child) => {
+                child.weight += weight;
+                child.votes += 1;
+            }
+            None => children.push(Child { token, weight, votes: 1 }),
         }
     }
     total
@@ -203,7 +207,10 @@ fn chain(votes: &[Vote<'_>], odds: &Odds, options: &DraftOptions<'_>, work: &mut
         if options.eos.contains(&best.token) {
             break;
         }
-        alive.retain(|&index| votes[index as usize].continuation.get(depth) == Some(&best.token));
+        // Mostly all that is left agrees.
+        if best.votes < alive.len() {
+            alive.retain(|&index| votes[index as usize].continuation.get(depth) == Some(&best.token));
+        }
     }
 }
 

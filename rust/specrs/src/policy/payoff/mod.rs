@@ -16,10 +16,11 @@ mod mlp;
 mod request;
 mod router;
 mod saved;
+mod weighing;
 
 pub use calibration::Calibration;
 pub use cost::Cost;
 pub use features::{CLASSES, FEATURE_VERSION, FEATURES};
 pub use mlp::{HIDDEN, Mlp};
-pub use request::{Example, Offer, Shape};
-pub use router::{Choice, PayoffOptions, PayoffRouter, Round, Rule, replayed};
+pub use request::{Example, Offer, Shape, replayed};
+pub use router::{Choice, PayoffOptions, PayoffRouter, Round, Rule};

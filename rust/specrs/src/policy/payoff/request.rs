@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::features::FEATURES;
-use super::router::replayed;
 
 /// Most drafts that wait for their text. The oldest is labelled with what is known when another one comes.
 const WAITING: usize = 48;
@@ -165,4 +164,23 @@ impl RequestState {
             learn(first.shape, &known);
         }
     }
+}
+
+/// Which nodes of a draft the following text would have accepted, and whether that is known yet.
+///
+/// A node is `Some(true)` if its path equals the text, `Some(false)` if it does not, and `None` if it lies deeper than the
+/// text that follows. A failure above such a node would tell its fate too, but to count deep nodes only when they fail
+/// would make them look worse than they are.
+pub fn replayed(tokens: &[u32], parents: &[i32], following: &[u32]) -> Vec<Option<bool>> {
+    let mut fate: Vec<(Option<bool>, usize)> = Vec::with_capacity(tokens.len());
+    for (&token, &parent) in tokens.iter().zip(parents) {
+        let (above, depth) = if parent < 0 { (Some(true), 0) } else { fate[parent as usize] };
+        let own = match above {
+            _ if depth >= following.len() => None,
+            Some(true) => Some(following[depth] == token),
+            other => other,
+        };
+        fate.push((own, depth + 1));
+    }
+    fate.into_iter().map(|(own, _)| own).collect()
 }
