@@ -227,9 +227,8 @@ def report(path: Path) -> dict:
     for label, value in sorted(rows.items(), key=lambda row: -row[1]):
         print(f"  {label:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed, "
               f"{value / oracles['confidences'] - 1:+.1%} of the oracle")  # fmt: skip
-    print(
-        f"  oracle with the confidences   {oracles['confidences']:6.3f}  {oracles['confidences'] / fixed[best] - 1:+.1%}"
-    )
+    known = oracles["confidences"]
+    print(f"  oracle with the confidences   {known:6.3f}  {known / fixed[best] - 1:+.1%}")
     print(f"  oracle with the verdicts      {oracles['verdict']:6.3f}  {oracles['verdict'] / fixed[best] - 1:+.1%}")
     by_set = {}
     for name in dict.fromkeys(text["set"] for text in texts):

@@ -69,10 +69,10 @@ class Drafter(Protocol):
     max_context: int | None
     tokens_are_drawn: bool
     # A drafter that writes token by token may have ``asks_to_go_on = True``; its ``propose`` then takes a third
-    # argument, a ``GoOn`` or None, and ends a chain where that says so. Three more are optional: ``memory_bytes()``, which
-    # the report shows; ``unread(request)``, the committed tokens that it reads before it drafts, for that time is no
-    # policy's measure of drafting; ``figures_from_now()``, which returns a function that gives figures of its own for the
-    # report, as plain values.
+    # argument, a ``GoOn`` or None, and ends a chain where that says so. Three more are optional: ``memory_bytes()``,
+    # which the report shows; ``unread(request)``, the committed tokens that it reads before it drafts, for that time is
+    # no policy's measure of drafting; ``figures_from_now()``, which returns a function that gives figures of its own
+    # for the report, as plain values.
 
     def start(self, request: Request) -> None:
         """Meet a new request; ``request.tokens`` holds its prompt."""
