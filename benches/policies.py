@@ -5,7 +5,7 @@ confidences and how many of its tokens the target wrote next. What a policy cuts
 chooses, so policies are compared on the same texts without running a model. Seconds are those of the cost table that
 was measured on the recording machine; the decisions are the library's own code.
 
-    python benches/policies.py                                   # replay benches/traces/*.json
+    python benches/policies.py [--json FILE]                     # replay benches/traces/*.json
     python benches/policies.py record OUT --model NAME [--draft-model NAME] [--limit N] [--tokens T]
 """
 
@@ -227,9 +227,8 @@ def report(path: Path) -> dict:
     for label, value in sorted(rows.items(), key=lambda row: -row[1]):
         print(f"  {label:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed, "
               f"{value / oracles['confidences'] - 1:+.1%} of the oracle")  # fmt: skip
-    known = oracles["confidences"]
-    print(f"  oracle with the confidences   {known:6.3f}  {known / fixed[best] - 1:+.1%}")
-    print(f"  oracle with the verdicts      {oracles['verdict']:6.3f}  {oracles['verdict'] / fixed[best] - 1:+.1%}")
+    for knows, value in oracles.items():
+        print(f"  {'oracle with the ' + knows:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed")
     by_set = {}
     for name in dict.fromkeys(text["set"] for text in texts):
         by_set[name] = found = of_set([text for text in texts if text["set"] == name], costs, sorted(fixed), base)
@@ -381,6 +380,7 @@ def _model_drafts(model, prompt, text):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write what the replay found")
     commands = parser.add_subparsers(dest="command")
     recording = commands.add_parser("record")
     recording.add_argument("out")
@@ -397,8 +397,9 @@ def main() -> None:
     if arguments.command == "record":
         record(arguments)
         return
-    for path in sorted((HERE / "traces").glob("*.json")):
-        report(path)
+    found = {path.stem: report(path) for path in sorted((HERE / "traces").glob("*.json"))}
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     decision_cost()
 
 
