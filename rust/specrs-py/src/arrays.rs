@@ -10,6 +10,7 @@ use crate::enter::invalid;
 const SHARED: usize = 64;
 
 type Chain = (Py<PyArray1<i32>>, Py<PyArray1<i32>>);
+type Columns<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
 
 /// Token ids of any integer array, or of anything `numpy.asarray` takes; negative and too large ids are refused.
 pub fn tokens_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
@@ -98,10 +99,7 @@ pub fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyRe
 
 /// Parents and depths of a chain of `nodes` nodes. Those of short chains are made once, and read-only: all chains of a
 /// length have the same, and an array costs more than a short draft.
-pub fn chain_of<'py>(
-    py: Python<'py>,
-    nodes: usize,
-) -> PyResult<(Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>)> {
+pub fn chain_of(py: Python<'_>, nodes: usize) -> PyResult<Columns<'_>> {
     static CHAINS: PyOnceLock<Vec<Chain>> = PyOnceLock::new();
     let made = |nodes: usize| {
         let nodes = nodes as i32;
@@ -109,7 +107,7 @@ pub fn chain_of<'py>(
         (column(-1), column(1))
     };
     let chains = CHAINS.get_or_try_init(py, || {
-        let frozen = |array: Bound<'py, PyArray1<i32>>| {
+        let frozen = |array: Bound<'_, PyArray1<i32>>| -> PyResult<Py<PyArray1<i32>>> {
             array.call_method1("setflags", (false,))?;
             Ok(array.unbind())
         };
