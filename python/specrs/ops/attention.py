@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
 from specrs.ops.launch import Argument, launch
-from specrs.ops.verify import Verdict, check_tensor
+from specrs.ops.draft import Verdict, check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def tree_attention(
     Returns
     -------
     (tensor (R, Hq, D) of the query's type, tensor (R, Hq) float32)
-        The attended values and the base-2 log-sum-exp of the scores.
+        The attended values and the base-2 log-sum-exp of the scores; 0 and -inf for a request that would pass the cache.
     """
     import torch
 
@@ -169,7 +169,10 @@ def commit_cache(
 
     first = tensors[0]
     layout = CacheLayout.of(first, block_table)
-    requests = lengths.shape[0]
+    requests, (path, accepted, bonus, _) = lengths.shape[0], verdict
+    check_tensor("path", path, torch.int32, (requests, path.shape[-1]))
+    check_tensor("accepted", accepted, torch.int32, (requests,))
+    check_tensor("bonus", bonus, torch.int64, (requests,))
     check_tensor("addresses", addresses, torch.int64, (len(tensors),))
     check_tensor("lengths", lengths, torch.int64, (requests,))
     for tensor in tensors:
@@ -198,9 +201,9 @@ def commit_cache(
         lengths,
         capacity,
     ]
-    moves: list[Argument] = [verdict.path, verdict.accepted, verdict.path.shape[1], per_request]
+    moves: list[Argument] = [path, accepted, path.shape[1], per_request]
     launch("commit_cache", (requests * per_request, len(tensors), 1), [*where, *moves])
-    launch("advance_lengths", (requests + 255) // 256, [lengths, verdict.accepted, verdict.bonus, requests])
+    launch("advance_lengths", (requests + 255) // 256, [lengths, accepted, bonus, requests])
 
 
 def cache_addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from specrs.errors import InvalidInputError
 from specrs.ops.launch import Argument, launch
 from specrs.ops.rows import RowStatistics, logits_suffix, row_statistics
-from specrs.ops.verify import check_tensor
+from specrs.ops.draft import check_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
 
 
 def select_lengths(
-    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float = 1.02
+    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float = 0.02
 ) -> torch.Tensor:
     """Return how many drafts of each chain to score: int32 (B,), the length of most expected tokens per cost.
 
@@ -124,7 +124,7 @@ def select_lengths(
     cost : tensor, shape (C,)
         float32: ``cost[L]`` of scoring L drafts; lengths stay below C.
     hysteresis : float
-        What a longer draft must win by.
+        The share by which drafting at all must beat drafting nothing.
     """
     import torch
 
