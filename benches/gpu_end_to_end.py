@@ -1,10 +1,10 @@
 """A small model made on the spot, end to end on a device: the same texts by kernels as by the Rust rules, and the time.
 
-Protocol: a Llama of random weights (``--layers`` x ``--hidden``, float32 for the comparison with plain decoding), prompts of
-a fixed seed, greedy and sampled, without drafts, from the cache and from a second model. Each run is done three times: plain
-decoding of transformers (greedy), the engine with its ops on the logits' device, and the engine with every verdict made on
-the host from a copy of the logits. Texts must be equal; times are those of a second run. ``--device cpu`` rehearses it
-without a GPU. ``python benches/gpu_end_to_end.py [--record FOLDER]`` writes a dated JSON file.
+Protocol: a Llama of random weights (``--layers`` x ``--hidden``, float32 for the comparison with plain decoding),
+prompts of a fixed seed, greedy and sampled, without drafts, from the cache and from a second model. Each run is done by
+the engine with its ops on the logits' device, and again with every verdict made on the host from a copy of the logits;
+greedy ones also by transformers alone. Texts must be equal; times are those of a second run. ``--device cpu`` is
+for a rehearsal. ``python benches/gpu_end_to_end.py [--record FOLDER]`` writes a dated JSON file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ VOCABULARY = 32_000
 def model(seed, hidden, layers, device):
     torch.manual_seed(seed)
     shape = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
+    shape |= {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 4096}
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=4096, **shape
+        vocab_size=VOCABULARY, bos_token_id=None, eos_token_id=None, pad_token_id=None, **shape
     )
     made = transformers.LlamaForCausalLM(config).to(device).eval()
     for parameter in made.parameters():  # at its usual scale a random model writes one token for ever
@@ -101,7 +102,7 @@ def main(arguments=None):
             attention_mask=torch.ones_like(ids),
             max_new_tokens=options.tokens,
             do_sample=False,
-            eos_token_id=-1,
+            eos_token_id=None,
             pad_token_id=0,
         )
         plain.append(out[0, len(prompt) :].tolist())

@@ -1,4 +1,4 @@
-"""Times the CUDA kernels on a device against copy bandwidth, torch and FlashInfer; with no device, prints bytes and floors.
+"""Times the CUDA kernels against copy bandwidth, torch and FlashInfer; with no device, prints bytes and floors.
 
 Protocol: bfloat16, V = 151,936, fixed seed; each case is a captured graph, warmed up 5 times and timed 30 times with
 device events, median reported; bandwidth is that of a 1 GiB device-to-device copy in the same process (read and written
@@ -178,17 +178,26 @@ def cases(sizes, device):
     yield commit_case(sizes, device)
 
 
+def copy_bandwidth(device):
+    source, target = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
+    return 2 * 2**30 / median_seconds(lambda: target.copy_(source))
+
+
+def peer_seconds(name, peer, run):
+    """Return the median of a peer, or None where it is missing or does not run."""
+    try:
+        return None if run is None else median_seconds(replayed(run))
+    except (RuntimeError, TypeError, ValueError) as error:
+        print(f"{name}: {peer} left out: {error}")
+        return None
+
+
 def measured(sizes, device, bandwidth):
     results = []
     for name, moved, run, peers in cases(sizes, device):
         seconds = median_seconds(replayed(run))
-        share, others = moved / seconds / bandwidth, {}
-        for peer, other in peers.items():
-            try:
-                others[peer] = None if other is None else median_seconds(replayed(other))
-            except (RuntimeError, TypeError, ValueError) as error:
-                others[peer] = None
-                print(f"{name}: {peer} left out: {error}")
+        share = moved / seconds / bandwidth
+        others = {peer: peer_seconds(name, peer, other) for peer, other in peers.items()}
         results.append({"case": name, "bytes": moved, "seconds": seconds, "share": share, "peers": others})
         beside = "".join(f", {peer} {t * 1e6:.1f} us" for peer, t in others.items() if t is not None)
         print(f"{name}: {seconds * 1e6:.1f} us, {share:.0%} of copy bandwidth{beside}")
@@ -218,9 +227,7 @@ def main(arguments=None):
             print(f"statistics B={batch}: {read / 1e6:.1f} MB, {read / PAPER_BANDWIDTH * 1e6:.1f} us")
         return
     device = torch.device("cuda")
-    source, target = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
-    bandwidth = 2 * 2**30 / median_seconds(lambda: target.copy_(source))
-    del source, target
+    bandwidth = copy_bandwidth(device)
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s")
     results = measured(Sizes(), device, bandwidth)
     if options.record:

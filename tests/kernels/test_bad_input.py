@@ -1,4 +1,4 @@
-"""Bad input of every op: refused by name before a launch, or answered by a status; never an output that nobody wrote."""
+"""Bad input of every op: refused by name before a launch, or answered by a status; never an unwritten output."""
 
 import pytest
 import torch
@@ -62,8 +62,9 @@ def test_types_strides_and_devices(stand_in, name, at):
     if arguments()[name][0][at].numel() > 1:
         with pytest.raises(InvalidInputError, match="contiguous"):
             kernel(*changed(name, at, strided))
-    with pytest.raises(InvalidInputError, match="on one device"):
-        kernel(*changed(name, at, lambda tensor: tensor.to("meta")))
+    if len(tensors_of(name)) > 1:
+        with pytest.raises(InvalidInputError, match="on one device"):
+            kernel(*changed(name, at, lambda tensor: tensor.to("meta")))
 
 
 @pytest.mark.parametrize(("name", "at"), [place for place in PLACES if place not in FREE])
@@ -91,6 +92,7 @@ def test_zero_rows(stand_in):
         "verify_block": [rows, *tree, *law],
         "verify_siblings": [rows, *tree, *law],
         "verify_relaxed": [rows, *tree, *law, "lenience", [0.5]],
+        "verify_round": [rows, torch.zeros(8, dtype=torch.uint8), None, 0, 1],
         "row_statistics": [rows],
         "top_k_rows": [rows, 3],
         "fork_tokens": [rows, offsets, counts, offsets, 0],
@@ -125,7 +127,7 @@ def test_zero_rows(stand_in):
 
 @pytest.mark.parametrize("kind", ["walk", "chain", "block", "siblings", "relaxed"])
 def test_unusable_rows_and_ids_have_a_status(emulator, kind):
-    """NaN in a target row, NaN in a draft row, an id that no vocabulary has: a status each, and neighbours as without them."""
+    """NaN in a target row, NaN in a draft row, an id of no vocabulary: a status each, and neighbours as without."""
     rows, tree, draft, accept, emit = chain_case(5, torch.float32, 64, counts=(3, 3, 3, 3))
     laws = sampling([(1.0, 0, 1.0, 0.0)] * 4)
     accept.fill_(0.999)

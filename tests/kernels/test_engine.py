@@ -18,7 +18,7 @@ KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.
 
 @pytest.fixture(params=["kernels", "dispatcher"])
 def called(request, stand_in, monkeypatch):
-    """Let the engine verify by ops, which are the kernels or what the dispatcher has for a host; the ops that it calls."""
+    """Let the engine verify by ops: the kernels, or what the dispatcher has for a host; the names that it calls."""
     stand_in.open()
     stand_in.configure("shuffle", "shuffle", 5)
     names = []

@@ -245,7 +245,7 @@ def test_relaxed_rules_equal_rust(stand_in, form):
 
 
 def test_an_ensemble_at_temperature_zero_is_the_mixtures_argmax(stand_in):
-    """Greedy requests under an ensemble: the mixture at temperature 1, by weight and budget, as the Rust rule has it."""
+    """Greedy requests under an ensemble: the mixture at temperature 1, by weight and budget, as in Rust."""
     stand_in.open()
     stand_in.configure("reverse", "shuffle", 4)
     scores, tree, dense, accept, emit = chain_case(8, torch.bfloat16, 300, counts=(5, 4, 0, 6))

@@ -177,7 +177,7 @@ def test_zero_probability_is_rejected_at_coin_zero(emulator):
 
 
 def test_the_boundary_itself_is_rejected(emulator):
-    """u * q = p exactly, with p > 0: acceptance asks for less."""
+    """U * q = p exactly, with p > 0: acceptance asks for less."""
     rows = torch.zeros(2, 4)
     tree = DraftTree(torch.tensor([0, 2]), torch.tensor([3]), torch.tensor([-1], dtype=torch.int32), 2)
     draft = DraftLaw(torch.tensor([[0.0, 0.0, 0.5, 0.5]]))
@@ -335,7 +335,7 @@ def test_second_sibling_is_tested_against_what_is_left(emulator):
 
 
 def test_block_goes_on_after_a_failed_prefix(emulator):
-    """c = (1, 1/2, 1) and h_1 = 2/7: the first token alone falls at coin 0.99, both together stand."""
+    """C = (1, 1/2, 1) and h_1 = 2/7: the first token alone falls at coin 0.99, both together stand."""
     rows = torch.log(torch.tensor([[0.25, 0.75], [0.8, 0.2], [0.5, 0.5]]))
     tree = DraftTree(torch.tensor([0, 3]), torch.tensor([0, 0]), torch.tensor([-1, 0], dtype=torch.int32), 2)
     law = DraftLaw(torch.tensor([[0.5, 0.5], [0.2, 0.8]]))

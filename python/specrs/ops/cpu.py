@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from specrs.errors import InvalidInputError
+from specrs.ops.attention import check_attention, check_commit
 from specrs.ops.draft import Verdict, check_tensor
-from specrs.ops.outcome import MOST_BEST, BestIds
+from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked
 from specrs.ops.rows import RowStatistics, logits_suffix
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def fork_tokens(
     logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor, total: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the ids and probabilities of :func:`specrs.ops.outcome.fork_tokens`."""
+    check_fork(logits, exclude, counts, offsets)
     return best_ids(logits, row_statistics(logits), counts, exclude, offsets, total)[:2]
 
 
@@ -97,8 +99,7 @@ def accept_unmasked(
     drafts: torch.Tensor, outcomes: torch.Tensor, depths: torch.Tensor, mask: int, rule: str = "policy"
 ) -> torch.Tensor:
     """As :func:`specrs.ops.outcome.accept_unmasked`."""
-    if rule not in ("exact", "policy", "token"):
-        raise InvalidInputError(f"rule must be 'exact', 'policy' or 'token', got '{rule}'")
+    check_unmasked(drafts, outcomes, depths, rule)
     accepted = []
     for draft, outcome, depth in zip(drafts, outcomes, depths.tolist(), strict=True):
         best, deepest, moved = 0, max(0, min(depth, draft.shape[0] - 1)), True
@@ -128,9 +129,11 @@ def tree_attention(
     most_rows: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`specrs.ops.attention.tree_attention`; `splits` and `most_rows` only matter to a device."""
+    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits)
     scale = 1 / math.sqrt(query.shape[2]) if scale is None else scale
     group, page_size = query.shape[1] // keys.shape[1], keys.shape[2]
-    outs, sums = [], []
+    outs = [torch.zeros((0, *query.shape[1:]))]
+    sums = [torch.zeros((0, query.shape[1]))]
     for b, prefix in enumerate(lengths.tolist()):
         first, end = int(row_ptr[b]), int(row_ptr[b + 1])
         count = end - first
@@ -153,9 +156,14 @@ def tree_attention(
 
 
 def commit_cache(
-    tensors: Sequence[torch.Tensor], lengths: torch.Tensor, verdict: Verdict, block_table: torch.Tensor | None
+    tensors: Sequence[torch.Tensor],
+    addresses: torch.Tensor,
+    lengths: torch.Tensor,
+    verdict: Verdict,
+    block_table: torch.Tensor | None,
 ) -> None:
     """As :func:`specrs.ops.attention.commit_cache`."""
+    check_commit(tensors, addresses, lengths, verdict, block_table)
     page_size = tensors[0].shape[2]
     capacity = page_size * (1 if block_table is None else block_table.shape[1])
     for b, (count, start) in enumerate(zip(verdict.accepted.tolist(), lengths.tolist(), strict=True)):

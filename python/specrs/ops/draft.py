@@ -1,4 +1,4 @@
-"""What every verification takes and gives back on torch tensors: drafts, their laws, verdicts, and the checks of them."""
+"""What every verification takes and gives back on tensors: drafts, their laws, verdicts, and the checks of them."""
 
 from __future__ import annotations
 

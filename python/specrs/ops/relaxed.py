@@ -22,6 +22,8 @@ from specrs.ops.rows import Sampling, logits_suffix, row_laws
 from specrs.ops.verify import accept_chain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 #: Words of one row's choice (``Choice`` of ``cuda/include/specrs/choice.h``).
@@ -75,14 +77,17 @@ class RelaxedRule(NamedTuple):
         if len(self.knobs) != KNOBS[self.kind]:
             raise InvalidInputError(f"rule '{self.kind}' has {KNOBS[self.kind]} knobs, got {list(self.knobs)}")
         if (self.target_weight is None) == (self.kind == "ensemble"):
-            raise InvalidInputError("target_weight is for an ensemble, which needs it; got rule '%s'" % self.kind)
+            raise InvalidInputError(f"target_weight is for an ensemble, which needs it; got rule '{self.kind}'")
         if self.target_weight is not None:
             check_tensor("target_weight", self.target_weight, torch.float32, (nodes,))
         if self.budget is not None:
             check_tensor("budget", self.budget, torch.float64, (requests,))
         if self.kind not in ("typical", "top_k") and draft.probs is None and nodes:
             raise InvalidInputError(f"rule '{self.kind}' needs the law that the draft was drawn from, got none")
-        sound = {"lenience": lambda l: 0 < l <= 1, "top_k": lambda k: k >= 1 and k == int(k)}
+        sound: dict[str, Callable[[float], bool]] = {
+            "lenience": lambda factor: 0 < factor <= 1,
+            "top_k": lambda k: k >= 1 and k == int(k),
+        }
         first = sound.get(self.kind, lambda knob: 0 <= knob < math.inf)
         if self.kind == "typical" and not (0 < self.knobs[0] <= 1 and 0 < self.knobs[1] < math.inf):
             raise InvalidInputError(f"epsilon must be in (0, 1] and delta above 0, got {list(self.knobs)}")

@@ -1,6 +1,6 @@
 """A round's verification as one op: what it reads besides the logits in one buffer, what it decides in another.
 
-One copy takes the buffer to a device and one brings the verdict back; on a host both are views. Nothing here needs torch.
+One copy takes the buffer to a device and one brings the verdict back. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FACTS = 4
 class Round(NamedTuple):
     """What a round's verification reads besides logits and draft law: arrays on a host, tensors on a device.
 
-    B requests with N nodes. The first six have 8 bytes an entry and the others 4, so that in this order each is aligned in
-    a buffer. ``seeds`` are bits of unsigned numbers; ``budget`` (B,) and ``target_weight`` (N,) are those of a relaxed
-    rule, of length 0 where it has none.
+    B requests with N nodes. The first six have 8 bytes an entry and the others 4, so that in this order each is aligned
+    in a buffer. ``seeds`` are bits of unsigned numbers; ``budget`` (B,) and ``target_weight`` (N,) belong to a relaxed
+    rule and have length 0 where it has none.
     """
 
     row_ptr: Any

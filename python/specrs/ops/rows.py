@@ -45,7 +45,7 @@ class RowStatistics(NamedTuple):
 
 
 class RowLaws(NamedTuple):
-    """Sampling laws of each row: ``laws`` (R, 8) int32 words, ``masses`` (R, tiles) float64, and what they came from."""
+    """Sampling laws of rows: ``laws`` (R, 8) int32 words, ``masses`` (R, tiles) float64, and what they came from."""
 
     laws: torch.Tensor
     masses: torch.Tensor

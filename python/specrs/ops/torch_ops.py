@@ -185,6 +185,8 @@ def _unpacked(logits: Tensor, buffer: Tensor, requests: int, rule: str, types: l
     check_tensor("round", buffer, torch.uint8, (buffer_bytes(requests, nodes, **how),))
     if not buffer.is_contiguous():
         raise InvalidInputError(f"round must be contiguous, got strides {buffer.stride()}")
+    if buffer.device != logits.device:
+        raise InvalidInputError(f"round and logits must be on one device, got {buffer.device} and {logits.device}")
     given: Any = buffer.numpy() if types is TYPES else buffer
     return Round.unpacked(given, requests, nodes, **how, types=types)
 
@@ -199,7 +201,7 @@ def verify_round_cuda(
     knobs: Sequence[float] = (),
     budgeted: bool = False,
 ) -> Tensor:
-    """Verify a round by the kernels, what it reads packed as :class:`specrs.ops.round.Round` says, the verdict in words."""
+    """Verify a round, packed as :class:`specrs.ops.round.Round` says, by the kernels."""
     given = _unpacked(logits, round, requests, rule, _ROUND_TYPES, budgeted=budgeted)
     tree = DraftTree(given.row_ptr, given.tokens, given.parents, longest)
     sampling = Sampling(given.temperature, given.top_k, given.top_p, given.min_p)
@@ -276,13 +278,12 @@ def attention_shape(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
 
 
-def _committing(commit: Callable[..., None], *, addressed: bool) -> Callable[..., None]:
-    """Return the op that runs `commit`, which takes the layers' addresses if `addressed`."""
+def _committing(commit: Callable[..., None]) -> Callable[..., None]:
+    """Return the op that runs `commit` on a verdict's parts."""
 
     def run(tensors: list[Tensor], addresses: Tensor, lengths: Tensor, *rest: Any) -> None:
         path, accepted, bonus, *table = rest
-        head = (tensors, addresses, lengths) if addressed else (tensors, lengths)
-        commit(*head, Verdict(path, accepted, bonus, accepted), *(table or (None,)))
+        commit(tensors, addresses, lengths, Verdict(path, accepted, bonus, accepted), *(table or (None,)))
 
     return run
 
@@ -324,11 +325,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
     ),
     "round_coins": (verify.round_coins, rust.round_coins, round_coins_shape),
     "tree_attention": (attention_cuda, cpu.tree_attention, attention_shape),
-    "commit_cache": (
-        _committing(attention.commit_cache, addressed=True),
-        _committing(cpu.commit_cache, addressed=False),
-        _nothing,
-    ),
+    "commit_cache": (_committing(attention.commit_cache), _committing(cpu.commit_cache), _nothing),
 }
 for _name, _runs in VERIFICATIONS.items():
     _shape = relaxed_shape if _name == "verify_relaxed" else verdict_shape
