@@ -189,7 +189,7 @@ def assert_equals_rust(name, inputs, options=()):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6, msg=lambda text: f"{text} {options}")
         else:
             assert torch.equal(a, b), (field, options, a, b)
-    return expected
+    return got
 
 
 FORMS = ["dense", "sparse", "one_hot", "shared rows"]

@@ -151,7 +151,8 @@ def check_attention(
     rows, q_heads, dim = query.shape
     layout = CacheLayout.of(keys, block_table)
     if keys.dtype != query.dtype or values.dtype != query.dtype or CacheLayout.of(values, block_table) != layout:
-        raise InvalidInputError("keys and values must have the query's type and one layout")
+        found = f"{query.dtype}, {keys.dtype} and {values.dtype}, strides {keys.stride()} and {values.stride()}"
+        raise InvalidInputError(f"keys and values must have the query's type and one layout, got {found}")
     kv_heads = keys.shape[1]
     if keys.shape[3] != dim or values.shape != keys.shape or kv_heads == 0 or q_heads % kv_heads:
         found = f"{tuple(keys.shape)} and {tuple(values.shape)}"

@@ -94,6 +94,10 @@ def check_tree(logits: torch.Tensor, tree: DraftTree, sampling: Sampling) -> Non
     ]
     for name, tensor, dtype, shape in wanted:
         check_tensor(name, tensor, dtype, shape)
+        if tensor.device != logits.device:
+            raise InvalidInputError(f"{name} and logits must be on one device, got {tensor.device} and {logits.device}")
+        if not tensor.is_contiguous():
+            raise InvalidInputError(f"{name} must be contiguous, got strides {tensor.stride()}")
     if requests < 0 or logits.shape[0] != nodes + requests:
         message = f"logits must have one row per anchor and node, {nodes + requests}, got {logits.shape[0]}"
         raise InvalidInputError(message)
