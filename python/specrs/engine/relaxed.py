@@ -10,8 +10,8 @@ import numpy as np
 from specrs.engine import verifier
 from specrs.errors import InvalidInputError
 from specrs.verification.ensemble_head import EnsembleHead, Pair
-from specrs.verification.named import named_rule
 from specrs.verification.entry import warn_once
+from specrs.verification.named import named_rule
 from specrs.verification.relaxed import DynamicEnsemble
 
 if TYPE_CHECKING:
