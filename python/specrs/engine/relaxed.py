@@ -64,6 +64,7 @@ class RelaxedVerification:
         if self.budget is not None:
             left = np.array([max(self.budget - self.bias_of(request), 0.0) for request in requests])
         knobs = rule.knobs(len(draft.tokens))
+        assert knobs is not None, f"{rule} is no relaxed rule"
         relaxation = verifier.Relaxation(rule.rule, knobs, left)
         verdict, gathered = verifier.decide(requests, draft, scores, logits, relaxation)
         for request, bias in zip(requests, gathered.tolist(), strict=True):
