@@ -4,7 +4,8 @@
 //   A negative sequence pads: as a query it never hits, as an entry it is never found.
 // Shapes. keys (N, 3), queries (B, 3), hits (B,), all int64.
 // Blocks. One warp per query; lanes take entries in turn, so the first match is the lowest.
-// Bytes. B * N * 24 at most, from L2. Floor. One launch. Budget. 32 registers, no shared memory.
+// Bytes. B * N * 24 at most, from L2. Floor. One launch.
+// Budget. lookup_cache: 32 registers, 0 KB.
 #include "../include/specrs/warp.h"
 
 SPECRS_KERNEL(256, lookup_cache)(const long long* keys, int entries, const long long* queries, int requests, long long* hits) {

@@ -1,12 +1,21 @@
 // How much of each draft to score: the length with the most expected tokens per unit of cost (LibraSpec, exact argmax form).
 //
-// Maths. S_j = c_1 ... c_j, E(L) = 1 + S_1 + ... + S_L, choose the L that maximises E(L) / cost[L]. A longer draft has to beat
-//   the best so far by the factor `hysteresis`, so that noise in the costs does not lengthen drafts.
+// Maths. S_j = c_1 ... c_j, E(L) = 1 + S_1 + ... + S_L; of the L whose E(L) / cost[L] is largest the smallest, in float64, every
+//   L compared because a measured cost is a staircase. Drafting at all has to beat drafting nothing by the share `hysteresis`,
+//   so that noise in the costs does not switch drafting on; between two lengths the better one wins, because the rate is
+//   flat around its maximum and a margin at each step would stop short of it. A confidence is at most 0.999; NaN and
+//   negative ones promise nothing. The same operations in the same order as specrs::policy::length::best_length.
 // Shapes. confidence (N,) float32 in chain order, row_ptr (B + 1,); cost (C,) float32, cost[L] of scoring L drafts, rising;
 //   lengths (B,) int32. L stays below C.
 // Blocks. One thread per request: a chain of dependent comparisons over a few dozen nodes.
-// Bytes. 4 B per node. Floor. One launch. Budget. 32 registers, no shared memory.
+// Bytes. 4 B per node. Floor. One launch.
+// Budget. select_lengths: 40 registers, 0 KB.
 #include "../include/specrs/portable.h"
+
+namespace specrs {
+constexpr float SUREST = 0.999f;
+constexpr double EQUAL_RATES = 1e-12;  // rates that round apart are equal still
+}  // namespace specrs
 
 SPECRS_KERNEL(256, select_lengths)(const float* confidence, const long long* row_ptr, int requests, const float* cost, int costs,
                                    float hysteresis, int* lengths) {
@@ -15,14 +24,15 @@ SPECRS_KERNEL(256, select_lengths)(const float* confidence, const long long* row
   if (b >= requests) return;
   const long long first = row_ptr[b] - b;
   const int nodes = int(row_ptr[b + 1] - row_ptr[b]) - 1;
-  float survival = 1.f, expected = 1.f, best = 1.f / cost[0];
+  double survival = 1.0, expected = 1.0, best = 1.0 / double(cost[0]);
+  const double margin = multiply(best, 1.0 + fmax(double(hysteresis), EQUAL_RATES));
   int chosen = 0;
   for (int length = 1; length <= nodes && length < costs; length++) {
     const float c = confidence[first + length - 1];
-    survival *= c >= 0.f ? fminf(c, 1.f) : 0.f;  // NaN and negative confidence promise nothing
+    survival = multiply(survival, c >= 0.f ? double(fminf(c, SUREST)) : 0.0);
     expected += survival;
-    const float rate = expected / cost[length];
-    if (rate > best * hysteresis) {
+    const double rate = expected / double(cost[length]);
+    if (rate > (chosen ? multiply(best, 1.0 + EQUAL_RATES) : margin)) {
       best = rate;
       chosen = length;
     }

@@ -7,7 +7,7 @@
 //   residual_draw: one block per request, which reads one tile again.
 // Bytes. One row of p (L2 after row_partials) and one of q (V * 4, first read) per site; idle sites none.
 // Floor. S * V * 4 / bandwidth: 8 requests with V = 151,936 are 4.9 MB, 1.0 us at 4.8 TB/s.
-// Budget. 80 registers, 1 KB shared.
+// Budget. residual_masses: 64 registers, 1 KB; residual_draw: 80 registers, 1 KB.
 #include "../include/specrs/draw.h"
 
 namespace specrs {
@@ -20,7 +20,7 @@ __device__ void residual_mass(const void* logits, long long stride, int vocab, c
   const long long s = blockIdx.x / unsigned(tiles);
   const int tile = int(blockIdx.x % unsigned(tiles));
   const DrawSite site = sites[s];
-  if (site.row < 0) return;
+  if (site.row < 0 || is_taken(site)) return;
   const RowLaw law = laws[site.row];
   if (law.status != STATUS_OK) return;
   double mass;
@@ -45,6 +45,7 @@ __device__ int residual_draw(const void* logits, long long stride, int vocab, co
     status = law.status;
     return -1;
   }
+  if (is_taken(site)) return site.exclude;
   const Tile<T> row(static_cast<const T*>(logits) + row_offset(site.row, stride), vocab);
   double total = 0.0, before = 0.0;
   for (int i = 0; i < tiles; i++) total += masses[i];

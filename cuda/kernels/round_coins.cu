@@ -5,7 +5,8 @@
 //   own instead: its parent's, indexed by the node's rank among its siblings, so that the tries are independent.
 // Shapes. seeds (B,) int64 bits; samples, positions (B,) int64; row_ptr (B + 1,); parents (N,); accept, emit (R,) float64.
 // Blocks. One thread per row; a node climbs to the anchor to find its depth, and counts its elder siblings.
-// Bytes. 16 B written per row. Floor. One launch. Budget. 40 registers, no shared memory.
+// Bytes. 16 B written per row. Floor. One launch.
+// Budget. round_coins: 40 registers, 0 KB.
 #include "../include/specrs/law.h"
 #include "../include/specrs/philox.h"
 

@@ -4,15 +4,16 @@
 //   division by the temperature; top-p keeps a token as long as what lies above it weighs less than top_p, equal logits
 //   in descending id order; min-p keeps weights of at least min_p times the largest.
 // Shapes. logits (R, V); partials (R, tiles) from row_partials; sampling parameters (B,); laws (R,) of 8 words;
-//   masses (R, tiles) float64, weights relative to the row's largest; entropy (R,) float32 in nats, or null.
+//   masses (R, tiles) float64, weights relative to the row's largest.
 // Blocks. One per row, 256 threads. A row without top-k, top-p and min-p merges its partials and reads no logit.
 // Bytes. Untruncated: 24 B per tile. Top-k or top-p: three reads of the row each (the row is in L2 after row_partials: 0.3 MB
 //   of 50 MB), and one more for the masses; ties at the cut of top-p cost one more.
 // Floor. Truncated rows: 7 L2 reads; one block per row, so the device is full from R = multiprocessors on.
-// Budget. 112 registers, 26 KB shared.
+// Budget. row_law: 112 registers, 26 KB.
 #include "../include/specrs/block.h"
 #include "../include/specrs/draw.h"
 #include "../include/specrs/law.h"
+#include "../include/specrs/partials.h"
 #include "../include/specrs/select.h"
 #include "../include/specrs/tile.h"
 
@@ -29,29 +30,10 @@ __device__ inline float widen_ties(float kth, float temperature) {
   }
 }
 
-// Sum of weight * ln(weight) over a tile. All threads of the block must call it.
-template <class T>
-__device__ __forceinline__ double tile_weighted(const Tile<T>& row, const RowLaw& law, int tile, BlockScratch& scratch) {
-  float sum = 0.f;
-#pragma unroll 1
-  for (int j = 0; j < Tile<T>::CHUNKS; j++) {
-    float l[Tile<T>::WIDTH];
-    row.load(tile, j, l);
-    const int first = row.first_id(tile, j);
-#pragma unroll
-    for (int e = 0; e < Tile<T>::WIDTH; e++) {
-      const bool inside = first + e >= 0 && first + e < row.vocab;
-      const float weight = inside ? law_weight(law, first + e, l[e]) : 0.f;
-      sum += weight > 0.f ? weight * (l[e] - law.max) * law.rate * LN_2 : 0.f;
-    }
-  }
-  return block_sum(double(sum), scratch);
-}
-
 template <class T>
 __device__ void row_law(const void* logits, long long stride, int vocab, const long long* row_ptr, int requests,
                         const RowPartial* partials, int tiles, const float* temperature, const int* top_k,
-                        const float* top_p, const float* min_p, RowLaw* laws, double* masses, float* entropy,
+                        const float* top_p, const float* min_p, RowLaw* laws, double* masses,
                         SelectScratch& select, BlockScratch& scratch) {
   const long long r = blockIdx.x;
   const int b = request_of_row(row_ptr, requests, r);
@@ -59,17 +41,11 @@ __device__ void row_law(const void* logits, long long stride, int vocab, const l
   partials += row_offset(r, tiles);
   masses += row_offset(r, tiles);
 
-  Best best{negative_infinity(), NO_ID};
-  bool bad = false;
-  for (int i = threadIdx.x; i < tiles; i += blockDim.x) {
-    best = better(best, Best{partials[i].max, partials[i].argmax});
-    bad |= is_nan(partials[i].sum);
-  }
-  best = block_best(best, scratch);
-  bad = block_any(bad, scratch) || best.id == NO_ID;
+  const Best best = merged_best(partials, tiles, scratch);
+  const bool bad = best.id == NO_ID;
   RowLaw law{best.value, rate_of(temperature[b]), 1.f, negative_infinity(), 0, min_p[b], best.id, STATUS_OK};
   const bool greedy = law.rate == 0.f;
-  double total = 1.0, weighted = 0.0;  // weighted: of weight * ln(weight)
+  double total = 1.0;
   if (bad) {
     law.status = STATUS_TARGET_NAN;
     law.argmax = -1;
@@ -98,26 +74,17 @@ __device__ void row_law(const void* logits, long long stride, int vocab, const l
         const double mass = tile_mass(row, law, whole, DraftLaw{}, tile, scratch);
         if (threadIdx.x == 0) masses[tile] = mass;
         total += mass;
-        if (entropy) weighted += tile_weighted(row, law, tile, scratch);
       }
     } else {
       for (int i = threadIdx.x; i < tiles; i += blockDim.x) {
-        const bool empty = partials[i].argmax == NO_ID;
-        const float shift = empty ? 0.f : (partials[i].max - law.max) * law.rate;
-        const double scale = empty ? 0.0 : double(exp2_nonpositive(shift));
-        masses[i] = scale * partials[i].sum;
+        masses[i] = merged_mass(partials[i], law.max, law.rate);
         total += masses[i];
-        weighted += empty ? 0.0 : scale * (double(partials[i].weighted) + double(shift * LN_2) * partials[i].sum);
       }
       total = block_sum(total, scratch);
-      if (entropy) weighted = block_sum(weighted, scratch);
     }
   }
   law.inverse = float(1.0 / total);
-  if (threadIdx.x == 0) {
-    laws[r] = law;
-    if (entropy) entropy[r] = bad ? __uint_as_float(0x7fc00000u) : float(log(total) - weighted * law.inverse);
-  }
+  if (threadIdx.x == 0) laws[r] = law;
 }
 
 }  // namespace specrs
@@ -126,12 +93,12 @@ __device__ void row_law(const void* logits, long long stride, int vocab, const l
   SPECRS_KERNEL_FEW(256, 2, row_law_##suffix)(const void* logits, long long stride, int vocab, const long long* row_ptr,     \
                                        int requests, const void* partials, int tiles, const float* temperature,       \
                                        const int* top_k, const float* top_p, const float* min_p, void* laws,          \
-                                       double* masses, float* entropy) {                                              \
+                                       double* masses) {                                                              \
     __shared__ specrs::SelectScratch select;                                                                          \
     __shared__ specrs::BlockScratch scratch;                                                                          \
     specrs::row_law<T>(logits, stride, vocab, row_ptr, requests, static_cast<const specrs::RowPartial*>(partials),    \
-                       tiles, temperature, top_k, top_p, min_p, static_cast<specrs::RowLaw*>(laws), masses, entropy,  \
-                       select, scratch);                                                                              \
+                       tiles, temperature, top_k, top_p, min_p, static_cast<specrs::RowLaw*>(laws), masses, select,   \
+                       scratch);                                                                                      \
   }                                                                                                                   \
   SPECRS_EXPORT(row_law_##suffix, 256)
 SPECRS_ROW_LAW(f32, float)

@@ -7,7 +7,7 @@
 // Blocks. One per row, 256 threads: radix selection (select.h), one pass to collect, a rank sort of k <= 256.
 // Bytes. Four reads of the row, from L2 after row_partials; five when ties straddle the k-th place.
 // Floor. Four L2 reads of R * V * size; the device is full from R = multiprocessors on.
-// Budget. 80 registers, 28 KB shared.
+// Budget. row_top_k: 80 registers, 28 KB.
 #include "../include/specrs/block.h"
 #include "../include/specrs/law.h"
 #include "../include/specrs/select.h"

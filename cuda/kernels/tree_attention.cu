@@ -7,7 +7,7 @@
 //   (D2SD, SSD) are one request whose bits keep the branches apart: the prefix is read once for all of them.
 // Shapes. q (R, Hq, D), R rows anchor first; keys and values in slots: address = base + page * page_stride + head * head_stride
 //   + (slot % page_size) * slot_stride (elements), page from block_table (B, pages) or b itself; the rows' own keys lie
-//   in slots P + row. visibility (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
+//   in slots P + row; a request whose slots pass the cache sees nothing: out 0, lse -inf. visibility (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
 // Blocks. tree_attention_T_D: grid (splits * m_tiles, Hkv, B), 128 threads. A block takes 64 (row, head of the group) pairs,
 //   16 per warp, against 64 keys at a time (32 at D = 256): tensor-core products of 16 x 8 x 16, keys and values two
 //   stages deep through asynchronous copies. tree_attention_plain_T: one warp per (row, head, split), any D up to 256 that is a
@@ -15,7 +15,8 @@
 // Bytes. Per request and kv head the prefix once: 2 * P * D * 2 B, as long as rows * group <= 64; q, partials and out beside it.
 // Floor. B * Hkv * 4 P D / bandwidth: P = 32k, 8 heads of 128, one request: 134 MB, 28 us at 4.8 TB/s; the products of
 //   64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 11 us at 790 TFLOP/s: bound by memory up to 64 rows * group per head.
-// Budget. 255 registers at D = 256, 220 at 128, 168 at 64; dynamic shared 46 / 87 / 101 KB.
+// Budget. tree_attention_64: 168 registers, 0 KB; tree_attention_128: 220 registers, 0 KB; tree_attention_256: 255 registers, 0 KB;
+//   tree_attention_plain: 72 registers, 0 KB; merge_attention: 48 registers, 0 KB (and 46 / 87 / 101 KB that a launch asks for).
 #include "../include/specrs/law.h"
 #include "../include/specrs/tensor_core.h"
 
@@ -33,6 +34,12 @@ __device__ __forceinline__ long long slot_offset(const CacheView& cache, int b, 
   const unsigned number = unsigned(slot) / unsigned(cache.page_size), place = unsigned(slot) % unsigned(cache.page_size);
   const long long page = cache.block_table ? cache.block_table[row_offset(b, cache.table_width) + number] : b;
   return row_offset(page, cache.page_stride) + row_offset(head, cache.head_stride) + row_offset(place, cache.slot_stride);
+}
+
+// Slots of a request that may be read: none where its lengths pass the cache.
+__device__ __forceinline__ long long slots_in_use(const CacheView& cache, long long prefix, long long rows) {
+  const long long capacity = (long long)cache.page_size * (cache.block_table ? cache.table_width : 1);
+  return prefix >= 0 && prefix + rows <= capacity ? prefix + rows : 0;
 }
 
 __device__ __forceinline__ bool sees(const unsigned long long* bits, long long node) {
@@ -60,7 +67,7 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
   const long long first_row = row_ptr[b], prefix = lengths[b];
   const int rows = int(row_ptr[b + 1] - first_row), pairs = rows * group;
   if (m_first >= pairs) return;
-  const long long total = prefix + rows;
+  const long long total = slots_in_use(cache, prefix, rows);
   const long long per_split = (total + (long long)splits * KEYS - 1) / ((long long)splits * KEYS) * KEYS;
   const long long begin = per_split * split, end = begin + per_split < total ? begin + per_split : total;
 
@@ -207,7 +214,7 @@ __device__ __forceinline__ void tree_attention_plain(const void* q_, const Cache
   const int q_head = int(unit % q_heads);
   const long long row = unit / q_heads % rows_total, split = unit / q_heads / rows_total;
   const int b = request_of_row(row_ptr, requests, row), head = q_head / (q_heads / kv_heads), share = dim / 32;
-  const long long prefix = lengths[b], total = prefix + row_ptr[b + 1] - row_ptr[b];
+  const long long prefix = lengths[b], total = slots_in_use(cache, prefix, row_ptr[b + 1] - row_ptr[b]);
   const long long per_split = (total + splits - 1) / splits, begin = per_split * split;
   const long long end = begin + per_split < total ? begin + per_split : total;
   const T* q = static_cast<const T*>(q_) + row_offset(row_offset(row, q_heads) + q_head, dim);

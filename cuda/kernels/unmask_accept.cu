@@ -6,7 +6,7 @@
 //   token:  accept j = 1, 2, ... while the tokens that D_j adds to D_(j-1) are those of Y_(j-1) (its argmaxes).
 // Shapes. drafts, outcomes (B, d + 1, W) int64; depths (B,) int32: drafts in use, at most d; accepted (B,) int32.
 // Blocks. One per request, 128 threads over the window. Bytes. At most (d + 1)^2 W 16 B from L1. Floor. One launch.
-// Budget. 32 registers, 1 KB shared.
+// Budget. accept_unmasked: 40 registers, 1 KB.
 #include "../include/specrs/block.h"
 
 SPECRS_KERNEL(128, accept_unmasked)(const long long* drafts, const long long* outcomes, const int* depths, int depth, int width,

@@ -8,7 +8,7 @@
 // Blocks. block_sites and accept_block: one thread per request (K steps of scalars); the sums s_i are one
 //   residual_masses launch over all rows.
 // Bytes. Every row of p (L2) and of q once. Floor. N * V * 4 / bandwidth.
-// Budget. 64 registers, no shared memory.
+// Budget. block_sites: 64 registers, 0 KB; accept_block: 64 registers, 0 KB.
 #include "../include/specrs/accept.h"
 
 namespace specrs {

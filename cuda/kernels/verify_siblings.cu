@@ -11,7 +11,7 @@
 // Blocks. One per request, 256 threads: the stages follow one another. masses: (B, tiles) float64 scratch.
 // Bytes. Per rejected candidate one read of a row of p and of q, per request one tile more.
 // Floor. A stage is bound by what one multiprocessor reads: about 10 us for V = 151,936. Chains belong to verify_chain.
-// Budget. 112 registers, 1 KB shared.
+// Budget. verify_siblings: 112 registers, 1 KB.
 #include "../include/specrs/accept.h"
 
 namespace specrs {

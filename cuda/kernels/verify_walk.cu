@@ -9,7 +9,7 @@
 //   walk_tree: one warp per request.
 // Bytes. One tile per row (16 KB in bfloat16, 11 % of a row of 151,936), from L2; the walk reads 20 B per node.
 // Floor. The two launches.
-// Budget. draw_rows: 80 registers, 1 KB shared; walk_tree: 40 registers, none.
+// Budget. draw_rows: 80 registers, 1 KB; walk_tree: 40 registers, 0 KB.
 #include "../include/specrs/draw.h"
 
 namespace specrs {

@@ -883,7 +883,10 @@ def best_threshold(probs: list[float], accepted: list[bool]) -> float | None:
     """Return the threshold on probabilities with the least FPR + 3 FNR; None for fewer than six or one kind."""
 
 def best_length(confidence: list[float], cost: list[float], hysteresis: float = 0.0) -> int:
-    """Return the length L with the largest (1 + sum of the first L survivals) / cost[L]."""
+    """Return the length L with the largest (1 + sum of the first L survivals) / cost[L].
+
+    ``hysteresis`` is the share by which drafting at all must beat drafting nothing.
+    """
 
 def gpu_open(driver: str | None = None, image: bytes | None = None) -> None:
     """Open the CUDA driver and load the kernels, for all later calls of the process.

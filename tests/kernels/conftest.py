@@ -31,14 +31,15 @@ def emulator(stand_in, schedule):
 
 @pytest.fixture
 def patched(tmp_path_factory):
-    """Copy the sources with one text replaced, which must be there exactly once (or as often as said)."""
+    """Copy the sources with texts replaced, each of which must be there exactly once."""
 
-    def patch(file, old, new, times=1):
+    def patch(*replacements):
         copy = tmp_path_factory.mktemp("sources") / "cuda"
         shutil.copytree(CUDA, copy)
-        text = (copy / file).read_text()
-        assert text.count(old) == times, f"{file} has {old!r} {text.count(old)} times, expected {times}"
-        (copy / file).write_text(text.replace(old, new))
+        for file, old, new in replacements:
+            text = (copy / file).read_text()
+            assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times, expected once"
+            (copy / file).write_text(text.replace(old, new))
         return copy
 
     return patch

@@ -80,8 +80,8 @@ def residual_or_law(target, scale, draft_row, coin):
     return (token, 0) if token is not None else (draw(target, coin), 1)
 
 
-def chain(targets, tokens, draft_rows, accept, emit, weight=None, lenience=1.0):
-    """Ratio rule: (accepted, bonus, status)."""
+def chain(targets, tokens, draft_rows, accept, emit, weight=None):
+    """Rejection sampling, of a mixture if there are weights: (accepted, bonus, status)."""
     for i, token in enumerate(tokens):
         if targets[i] is None:
             return i, -1, 2
@@ -89,9 +89,9 @@ def chain(targets, tokens, draft_rows, accept, emit, weight=None, lenience=1.0):
         if status:
             return i, draw(targets[i], emit[i]), status
         w = 1.0 if weight is None else weight[i]
-        if accept[i] * lenience * q < w * p + (1 - w) * q:
+        if accept[i] * q < w * p + (1 - w) * q:
             continue
-        bonus, status = residual_or_law(targets[i], 1.0, lenience * draft_rows[i], emit[i])
+        bonus, status = residual_or_law(targets[i], 1.0, draft_rows[i], emit[i])
         return i, bonus, status
     last = len(tokens)
     return (last, -1, 2) if targets[last] is None else (last, draw(targets[last], emit[last]), 0)

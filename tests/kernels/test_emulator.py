@@ -8,8 +8,10 @@ from tests.kernels.test_rows import sampling
 from tests.kernels.test_verify import chain_case
 
 from specrs.ops.attention import tree_attention
+from specrs.ops.draft import DraftLaw
 from specrs.ops.outcome import top_k_rows
-from specrs.ops.verify import DraftLaw, verify_block, verify_chain, verify_siblings, verify_walk
+from specrs.ops.relaxed import RelaxedRule, verify_relaxed
+from specrs.ops.verify import verify_block, verify_chain, verify_siblings, verify_walk
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,7 @@ def record(request):
         verify_chain(rows, tree, laws, law, accept, emit)
         verify_block(rows, tree, laws, law, accept, emit)
         verify_siblings(rows, tree, laws, law, accept, emit)
+        verify_relaxed(rows, tree, laws, law, accept, emit, RelaxedRule("top_k", (3.0,)))
         top_k_rows(rows[:1], 3)
         tree_attention(query, keys, values, prefix, row_ptr, bits)
     seen, unique = set(), []

@@ -1,36 +1,97 @@
 """The engine's verify stage on the kernels: the texts are those of the Rust rules, whatever is drafted and drawn."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from tests.engine.conftest import tiny_target
 from tests.kernels.emulator import guarded_launches, poisoned
 
 import specrs
 from specrs.engine import verifier
+from specrs.errors import NonFiniteLogitsError
+from specrs.ops import torch_ops
+from specrs.verification import Cascade, Fuzzy, Lenience, StaticEnsemble, TopKAcceptance, Typical
 
 PROMPTS = [[7, 3, 9, 11, 7, 3, 9, 12, 7, 3, 9], [5], list(range(20, 38))]
+KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("how", ["none", "cache", "tree", "model"])
-def test_a_device_gives_the_text_of_the_host(stand_in, monkeypatch, how, temperature):
+@pytest.fixture(params=["kernels", "dispatcher"])
+def called(request, stand_in, monkeypatch):
+    """Let the engine verify by ops: the kernels, or what the dispatcher has for a host; the names that it calls."""
     stand_in.open()
     stand_in.configure("shuffle", "shuffle", 5)
+    names = []
+
+    class Recorded:
+        def __getattr__(self, name):
+            names.append(name)
+            return getattr(KERNELS if request.param == "kernels" else torch.ops.specrs, name)
+
+    monkeypatch.setattr(torch_ops, "NAMESPACE", Recorded())
+    with poisoned(), guarded_launches():
+        yield names
+
+
+def by_ops(monkeypatch, **options):
+    monkeypatch.setattr(verifier, "on_a_device", lambda logits: True)
+    return specrs.generate(tiny_target("llama"), PROMPTS, **options)
+
+
+def options_of(how, temperature):
     options = {"drafter": "cache" if how == "tree" else how, "max_new_tokens": 12, "eos_token_id": None}
     options |= {"draft_tokens": 4, "temperature": temperature, "top_p": 0.95, "seed": 11}
     if how == "tree":
         options["draft_shape"] = "tree"
     if how == "model":
         options["draft_model"] = tiny_target("llama", seed=7)
-    expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
-    calls = []
+    return options
 
-    def on_device(*arguments):
-        calls.append(len(arguments[0]))
-        return verifier.on_device(*arguments)
 
-    monkeypatch.setattr(verifier, "verify", on_device)
-    with poisoned(), guarded_launches():
-        made = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+def same_texts(made, expected):
     assert [one.ids for one in made] == [one.ids for one in expected]
     assert [one.report.accepted for one in made] == [one.report.accepted for one in expected]
-    assert calls[0] == len(PROMPTS)
+    for one, other in zip(made, expected, strict=True):
+        assert one.report.bias == (other.report.bias and pytest.approx(other.report.bias, rel=1e-5))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("how", ["none", "cache", "tree", "model"])
+def test_a_device_gives_the_text_of_the_host(called, monkeypatch, how, temperature):
+    options = options_of(how, temperature)
+    expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    assert called == []
+    same_texts(by_ops(monkeypatch, **options), expected)
+    assert set(called) == {"verify_round"}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [StaticEnsemble(0.3), Lenience(0.5), Typical(), TopKAcceptance(4), Cascade(0.5), Fuzzy(0.5)],
+    ids=lambda rule: rule.rule,
+)
+def test_relaxed_rules_on_a_device(called, monkeypatch, rule):
+    options = options_of("model", 0.9) | {"verification": rule, "bias_budget": 2.5}
+    expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    assert max(one.report.bias for one in expected) > 0
+    same_texts(by_ops(monkeypatch, **options), expected)
+    assert set(called) == {"verify_round"}
+
+
+def test_a_row_that_has_no_law_ends_its_request_alone(called, monkeypatch):
+    """NaN logits of one request: the same finish reasons and texts on a device as on a host."""
+
+    def poison(input_ids, scores):
+        return scores.fill_(float("nan")) if input_ids[0, 0] == 5 and input_ids.shape[1] > 4 else scores
+
+    options = options_of("cache", 0.9) | {"logits_processor": [poison], "logprobs": 2}
+    with pytest.raises(NonFiniteLogitsError) as on_host:
+        specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    with pytest.raises(NonFiniteLogitsError) as on_device:
+        by_ops(monkeypatch, **options)
+    expected, made = on_host.value.partial, on_device.value.partial
+    assert [one.finish_reason for one in expected] == ["length", "error", "length"]
+    same_texts(made, expected)
+    assert [one.finish_reason for one in made] == [one.finish_reason for one in expected]
+    assert [one.logprobs for one in made] == [one.logprobs for one in expected]

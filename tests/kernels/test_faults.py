@@ -1,12 +1,16 @@
 """Planted faults: each wrong variant of a kernel must fail the test that is there to catch it."""
 
+import contextlib
+import re
+
 import pytest
 import torch
-from tests.kernels import test_attention, test_outcome, test_rows, test_verify
+from tests.kernels import test_attention, test_outcome, test_rows, test_torch_ops, test_verify
 from tests.kernels.conftest import SCHEDULES
 from tests.kernels.emulator import SHARED, Emulator, build, guarded_launches, poisoned
 
 from specrs.errors import GpuError
+from specrs.ops import launch as launch_module
 
 
 def statistics(stand_in):
@@ -33,119 +37,201 @@ def attention(splits):
     return lambda stand_in: test_attention.test_attention(stand_in, torch.bfloat16, 64, False, splits)
 
 
-#: name: file, right text, wrong text, what must notice
+#: name: file, right text, wrong text, what must notice, which kernels are wrong (a pattern)
 FAULTS = {
     "missing barrier": (
         "include/specrs/block.h",
         "  if (lane_id() == 0) scratch.number[warp_id()] = v;\n  __syncthreads();",
         "  if (lane_id() == 0) scratch.number[warp_id()] = v;",
         statistics,
+        ".*",
     ),
     "stale residual: the draft's share is not taken out": (
-        "kernels/verify_chain.cu",
-        "site.draft_scale = lenience;",
+        "include/specrs/choice.h",
+        "site.draft_scale = choice.kind == CHOICE_LENIENCE ? choice.value : 1.f;",
         "site.draft_scale = 0.f;",
         chain,
+        "accept_chain",
     ),
     "accepts at the boundary": (
-        "kernels/verify_chain.cu",
-        "accept[row] * lenience * q < mix",
-        "accept[row] * lenience * q <= mix",
+        "include/specrs/choice.h",
+        "return supported && coin * q < (",
+        "return supported && coin * q <= (",
         test_verify.test_the_boundary_itself_is_rejected,
+        "accept_chain",
     ),
     "32-bit offsets": (
         "include/specrs/portable.h",
         "return row * stride;",
         "return unsigned(row) * unsigned(stride);",
         test_rows.test_offsets_beyond_32_bits,
+        ".*",
     ),
     "duplicate siblings are tested twice": (
         "kernels/verify_siblings.cu",
         "x.status = STATUS_DRAFT_NAN;",
         "x.status = x.status;",
         siblings,
+        "verify_siblings",
     ),
     "siblings against a stale draft law": (
         "kernels/verify_siblings.cu",
         "if (!replacement) left = fmax(left - x.draft_prob, 1e-9);",
         "",
         siblings,
+        "verify_siblings",
     ),
     "block verification stops at the first failure": (
         "kernels/verify_block.cu",
         "if (accept[row - 1] < h) tau = i;",
         "if (accept[row - 1] < h) tau = i; else break;",
         test_verify.test_block_goes_on_after_a_failed_prefix,
+        "accept_block",
     ),
     "splits merged on a wrong base": (
         "kernels/tree_attention.cu",
         "const float weight = exp2_nonpositive(lse[row_offset(s, pairs) + at] - largest);",
         "const float weight = exp2_nonpositive(lse[at] - largest);",
         attention(3),
+        "merge_attention",
     ),
     "running maximum not rescaled": (
         "kernels/tree_attention.cu",
         "const float shrink = exp2_nonpositive(largest[h] - base[h]);",
         "const float shrink = 1.f;",
         attention(1),
+        "tree_attention_b?f16",
     ),
     "tiles merged without their maximum": (
         "kernels/row_statistics.cu",
         "const float shift = (partials[i].max - best.value) * rate;",
         "const float shift = 0.f;",
         statistics,
+        "row_summary",
     ),
     "reads keys before their copy has landed": (
         "kernels/tree_attention.cu",
         "wait_copies<1>();",
         "wait_copies<2>();",
         attention(1),
+        "tree_attention_b?f16",
     ),
     "padding of a tile takes part": (
         "include/specrs/tile.h",
         "to_float(row[id + e]) : negative_infinity();",
         "to_float(row[id + e]) : 30.f;",
         statistics,
+        ".*",
     ),
     "ties of top-p kept from the wrong end": (
         "kernels/row_law.cu",
         "nth_tie(row, s.key, -1, s.ties - kept + 1,",
         "nth_tie(row, s.key, -1, kept,",
         test_rows.test_ties_at_the_cut,
+        "row_law",
     ),
     "a node moved to its neighbour's slot": (
         "kernels/cache_commit.cu",
         "const int source = path[j + i];",
         "const int source = path[j];",
         lambda stand_in: test_attention.test_commit(stand_in, torch.float32),
+        "commit_cache",
     ),
     "coins of another stream": (
         "include/specrs/philox.h",
         "PURPOSE_ACCEPT = 2",
         "PURPOSE_ACCEPT = 5",
         lambda stand_in: test_verify.test_round_coins_are_those_of_rust(stand_in, by_sibling=False),
+        "round_coins",
+    ),
+    "a margin at each step": (
+        "kernels/length_selection.cu",
+        "chosen ? multiply(best, 1.0 + EQUAL_RATES) : margin",
+        "multiply(best, 1.0 + fmax(double(hysteresis), EQUAL_RATES))",
+        test_outcome.test_the_margin_is_for_drafting_at_all,
+        "select_lengths",
+    ),
+    "a bias that nobody pays": (
+        "kernels/verify_chain.cu",
+        "if (within) spent += cost;",
+        "",
+        lambda stand_in: test_torch_ops.test_relaxed_rules_equal_rust(stand_in, "dense"),
+        "accept_chain",
     ),
     "writes behind its output": (
         "kernels/cache_lookup.cu",
         "if (lane_id() == 0) hits[b] = hit;",
         "if (lane_id() < 2) hits[b + lane_id()] = hit;",
         test_outcome.test_lookup,
+        "lookup_cache",
     ),
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_caught(patched, name):
-    file, old, new, check = FAULTS[name]
-    cuda = patched(file, old, new)
+#: Faults that share a build, because no check of a group launches a kernel that another of its faults makes wrong.
+GROUPS = {
+    "missing barrier": ["missing barrier"],
+    "32-bit offsets": ["32-bit offsets"],
+    "padding": ["padding of a tile takes part"],
+    "residual": [
+        "stale residual: the draft's share is not taken out",
+        "siblings against a stale draft law",
+        "reads keys before their copy has landed",
+    ],
+    "boundary": [
+        "accepts at the boundary",
+        "duplicate siblings are tested twice",
+        "block verification stops at the first failure",
+        "running maximum not rescaled",
+    ],
+    "bias": ["a bias that nobody pays", "splits merged on a wrong base"],
+    "small": [
+        "ties of top-p kept from the wrong end",
+        "tiles merged without their maximum",
+        "a node moved to its neighbour's slot",
+        "coins of another stream",
+        "a margin at each step",
+        "writes behind its output",
+    ],
+}
+
+
+def test_every_fault_is_in_one_group():
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(FAULTS)
+
+
+@contextlib.contextmanager
+def launched(names):
+    """Collect the kernels that are launched."""
+    submit = launch_module._submit
+
+    def noting(kernel, *rest):
+        names.add(kernel)
+        submit(kernel, *rest)
+
+    launch_module._submit = noting
+    try:
+        yield
+    finally:
+        launch_module._submit = submit
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_faults_are_caught(patched, group):
+    names = GROUPS[group]
+    cuda = patched(*(FAULTS[name][:3] for name in names))
     faulty = Emulator(build(cuda / "emulator" / "driver.cpp", *SHARED, "-O1", cuda=cuda))
     faulty.open()
-    caught = []
-    for schedule in SCHEDULES:
-        faulty.configure(*schedule)
-        with poisoned(), guarded_launches():
-            try:
-                check(faulty)
-            except (AssertionError, GpuError, IndexError) as error:
-                caught.append(error)
-    assert caught, f"nothing noticed: {name}"
+    for name in names:
+        caught, kernels = [], set()
+        for schedule in SCHEDULES:
+            faulty.configure(*schedule)
+            with poisoned(), guarded_launches(), launched(kernels):
+                try:
+                    FAULTS[name][3](faulty)
+                except (AssertionError, GpuError, IndexError) as error:
+                    caught.append(error)
+        assert caught, f"nothing noticed: {name}"
+        for other in names:
+            wrong = [kernel for kernel in kernels if other != name and re.match(FAULTS[other][4], kernel)]
+            assert not wrong, f"the check of '{name}' launches {wrong}, which '{other}' makes wrong"

@@ -1,15 +1,23 @@
-"""The kernels on a real device: the same results as on the host, repeatable bits, graph capture and replay."""
+"""The kernels on a real device: the same results as on the host, repeatable bits, graph capture and replay.
+
+What a run on a GPU calls besides is rehearsed on the stand-in driver, so that the first run finds no slip of the pen.
+"""
+
+import subprocess
+import sys
 
 import pytest
 import torch
+from benches import gpu_end_to_end, kernels
+from tests.kernels.emulator import ROOT
 from tests.kernels.test_torch_ops import NAMES, arguments
 
 from specrs.ops import torch_ops
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+
+def on_a_gpu(test):
+    test = pytest.mark.gpu(test)
+    return pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")(test)
 
 
 def to_device(value):
@@ -30,6 +38,7 @@ def flat(result):
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
+@on_a_gpu
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "commit_cache"])
 def test_device_equals_host(name):
     host = flat(getattr(torch.ops.specrs, name)(*arguments()[name][0]))
@@ -38,6 +47,7 @@ def test_device_equals_host(name):
         torch.testing.assert_close(a, b.cpu(), rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
+@on_a_gpu
 def test_commit_on_the_device():
     host, device = arguments()["commit_cache"][0], on_device("commit_cache")
     host[0] = [tensor.cpu().clone() for tensor in device[0]]
@@ -47,6 +57,7 @@ def test_commit_on_the_device():
     assert torch.equal(host[2], device[2].cpu())
 
 
+@on_a_gpu
 @pytest.mark.parametrize("name", ["verify_chain", "verify_block", "verify_siblings", "tree_attention"])
 def test_repeats_bit_for_bit(name):
     given = on_device(name)
@@ -56,6 +67,7 @@ def test_repeats_bit_for_bit(name):
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@on_a_gpu
 def test_graph_replays_with_fresh_coins():
     given = on_device("verify_chain")
     *rest, accept, emit = given
@@ -71,3 +83,83 @@ def test_graph_replays_with_fresh_coins():
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+@on_a_gpu
+def test_offsets_beyond_32_bits_on_the_device():
+    """The last of so many rows that a 32-bit product of row and vocabulary wraps, in an 8 GiB matrix."""
+    rows, vocabulary = 14_200, 151_936
+    logits = torch.zeros(rows, vocabulary, dtype=torch.float16, device="cuda")
+    assert logits.numel() > 2**31
+    logits[-1, 77] = 9.0
+    statistics = torch.ops.specrs.row_statistics(logits)
+    assert statistics[0][-2:].tolist() == [0, 77]
+    assert statistics[0][:2].tolist() == [0, 0]
+
+
+@on_a_gpu
+def test_an_engines_round_stays_on_the_device():
+    """Texts by kernels equal those by Rust rules on copies of the logits, at every temperature and way of drafting."""
+    gpu_end_to_end.main(["--hidden", "64", "--layers", "2", "--tokens", "16"])
+
+
+def test_the_bench_is_rehearsed(stand_in, capsys):
+    stand_in.open()
+    stand_in.configure()
+    kernels.main(["--rehearse"])
+    assert capsys.readouterr().out.count("ran,") == len(list(kernels.cases(kernels.SMALL, torch.device("cpu"))))
+
+
+def test_the_end_to_end_script_is_rehearsed(tmp_path):
+    small = ["--device", "cpu", "--hidden", "32", "--layers", "2", "--tokens", "8", "--record", str(tmp_path)]
+    gpu_end_to_end.main(small)
+    assert len(list(tmp_path.glob("*-gpu-end-to-end.json"))) == 1
+
+
+def test_a_machine_without_a_driver_is_told_so_at_once(tmp_path):
+    """The script of a GPU run ends before it builds anything, and says what is missing."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    environment = {"PATH": "/usr/bin:/bin", "OUT": str(tmp_path)}
+    command = ["bash", str(ROOT / "cuda" / "run_on_gpu.sh"), sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert "no NVIDIA driver" in done.stderr
+
+
+STUBS = {
+    "nvidia-smi": 'case "$*" in *driver_version\\ --format*) echo 580.65;; *) echo "a device, 580.65";; esac',
+    "nvcc": "echo 'Cuda compilation tools, release 13.0, V13.0.88'",
+    "cargo": "",
+    "compute-sanitizer": "exit 0",
+    # Fails the tests of the device, and says 90 where the device's number is asked for.
+    "python": 'case "$*" in "-m pytest -q -m gpu tests/kernels") exit 3;; *get_device_cap*) echo 90;; esac',
+}
+
+
+def test_the_script_goes_on_after_a_failed_step_and_says_so(tmp_path):
+    """The whole script with stand-ins for its programs: every later step runs, the record lists them, the exit is 1."""
+    for name, body in STUBS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    folders = {"OUT": str(tmp_path / "out"), "RECORDS": str(tmp_path / "record"), "HOME": str(tmp_path)}
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SPECRS_NVCC": str(tmp_path / "nvcc"), **folders}
+    command = ["bash", str(ROOT / "cuda" / "run_on_gpu.sh"), str(tmp_path / "python")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert "failed: tests" in done.stderr
+    (record,) = (tmp_path / "record").glob("*-gpu.txt")
+    lines = record.read_text().splitlines()
+    steps = [line.split(":")[0] for line in lines[2:]]
+    assert steps == [
+        "build",
+        "first-launch",
+        "tests",
+        "bench",
+        "end-to-end",
+        "memcheck",
+        "racecheck",
+        "synccheck",
+        "initcheck",
+    ]
+    assert [line for line in lines if "FAILED" in line] == [line for line in lines if line.startswith("tests:")]

@@ -6,6 +6,7 @@ import torch
 from tests.kernels.test_rows import DTYPES, logits
 
 from specrs.errors import InvalidInputError
+from specrs.ops import torch_ops  # noqa: F401  registers the ops
 from specrs.ops.outcome import accept_unmasked, fork_tokens, lookup_cache, select_lengths, top_k_rows
 
 
@@ -66,27 +67,40 @@ def test_lookup(emulator):
     assert lookup_cache(empty, torch.tensor(queries[:2])).tolist() == [-1, -1]
 
 
-def test_lengths(emulator):
+def lengths_of_kernel_and_rust(hysteresis):
+    """Chains with rising, falling, staircase and unusable promises: what the kernel and what the Rust rule choose."""
     rng = np.random.default_rng(2)
-    counts = [0, 3, 12, 7]
+    counts = [0, 3, 12, 7, 15, 15] + [8] * 24
     row_ptr = torch.tensor(np.cumsum([0] + [count + 1 for count in counts]))
     confidence = torch.tensor(rng.random(sum(counts)), dtype=torch.float32) ** 0.3
-    confidence[4] = float("nan")
-    cost = torch.tensor(1 + 0.04 * np.arange(9) + (np.arange(9) > 5) * 0.3, dtype=torch.float32)
-    expected, first = [], 0
-    for count in counts:
-        survival = total = 1.0
-        best, chosen = 1 / float(cost[0]), 0
-        for length in range(1, min(count, 8) + 1):
-            c = float(confidence[first + length - 1])
-            survival *= c if c >= 0 else 0.0
-            total += survival
-            if total / float(cost[length]) > 1.02 * best:
-                best, chosen = total / float(cost[length]), length
-        expected.append(chosen)
-        first += count
-    assert select_lengths(confidence, row_ptr, cost).tolist() == expected
-    assert max(expected) > 0
+    confidence[4], confidence[6], confidence[9] = float("nan"), -0.5, 1.7
+    confidence[22:37] = 0.9
+    confidence[37:52] = 1.0  # more than anything may promise
+    stairs = 1 + 0.05 * np.arange(14) + 0.25 * (np.arange(14) // 4)
+    made = []
+    for cost in (torch.tensor(stairs, dtype=torch.float32), torch.ones(5), torch.arange(1, 10).float()):
+        expected = torch.ops.specrs.select_lengths(confidence, row_ptr, cost, hysteresis)
+        made.append((select_lengths(confidence, row_ptr, cost, hysteresis).tolist(), expected.tolist()))
+    return made
+
+
+@pytest.mark.parametrize("hysteresis", [0.0, 0.02, 0.3])
+def test_lengths(emulator, hysteresis):
+    made = lengths_of_kernel_and_rust(hysteresis)
+    assert all(kernel == rust for kernel, rust in made)
+    assert len({length for kernel, _ in made for length in kernel}) > 4
+    assert made[1][0][5] == 4  # what costs nothing is scored to the end of the cost table
+    assert set(made[2][0]) == {0}  # what costs as much as a token of its own is not
+
+
+def test_the_margin_is_for_drafting_at_all(emulator):
+    """Rates that rise by 1 % a step: the longest is the best, unless even that is within the margin of no draft."""
+    promise, row_ptr = torch.full((5,), 0.9), torch.tensor([0, 6])
+    expected = np.cumsum([1.0, *np.cumprod([0.9] * 5)])
+    cost = torch.tensor(expected / 1.01 ** np.arange(6), dtype=torch.float32)
+    for hysteresis, length in ((0.0, 5), (0.02, 5), (0.0505, 5), (0.052, 0)):
+        assert select_lengths(promise, row_ptr, cost, hysteresis).tolist() == [length]
+        assert torch.ops.specrs.select_lengths(promise, row_ptr, cost, hysteresis).tolist() == [length]
 
 
 MASK = 99

@@ -1,5 +1,6 @@
 """``torch.ops.specrs.*``: schemas, the compiler's view, and the CPU implementations against the kernels."""
 
+import numpy as np
 import pytest
 import torch
 from tests.kernels.test_attention import case, verdict_of, visibility
@@ -7,15 +8,26 @@ from tests.kernels.test_rows import logits, sampling
 from tests.kernels.test_verify import LAWS, chain_case
 
 from specrs.errors import InvalidInputError
-from specrs.ops import attention, outcome, rows, torch_ops, verify
+from specrs.ops import attention, draft, outcome, relaxed, rows, torch_ops, verify
+from specrs.ops.round import Round
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
+def whole_round(tree, parameters):
+    """The buffer of a round of chains, as the engine packs it."""
+    row_ptr, nothing = tree.row_ptr.numpy(), np.zeros(0)
+    depths = np.concatenate([np.arange(1, rows) for rows in np.diff(row_ptr)])
+    keys = [np.arange(7, 11), np.zeros(4), np.full(4, 5)]
+    laws = [parameter.numpy() for parameter in parameters]
+    parts = [row_ptr, tree.tokens.numpy(), *keys, nothing, tree.parents.numpy(), depths, *laws, nothing]
+    return torch.from_numpy(Round(*parts).packed())
+
+
 def arguments():
     """Arguments of each op, and what calls its kernel with them."""
-    scores, tree, draft, accept, emit = chain_case(3, torch.float32, 60)
-    parameters, law = sampling(LAWS), verify.DraftLaw(torch.tensor(draft))
+    scores, tree, drawn_from, accept, emit = chain_case(3, torch.float32, 60)
+    parameters, law = sampling(LAWS), draft.DraftLaw(torch.tensor(drawn_from))
     walk = [scores, *tree, *parameters, emit]
     chain = [scores, *tree, *parameters, law.probs, None, None, accept, emit]
     query, keys, values, prefix, row_ptr = case(torch.float32, 64, 4, 2, [5, 2], [[-1, 0], [-1]], 12)
@@ -39,6 +51,16 @@ def arguments():
             [*chain, True],
             lambda: verify.verify_siblings(scores, tree, parameters, law, accept, emit, with_replacement=True),
         ),
+        "verify_relaxed": (
+            [*chain, "lenience", [0.7]],
+            lambda: relaxed.verify_relaxed(
+                scores, tree, parameters, law, accept, emit, relaxed.RelaxedRule("lenience", (0.7,))
+            ),
+        ),
+        "verify_round": (
+            [scores, whole_round(tree, parameters), law.probs, 4, 8],
+            lambda: torch_ops.OPS["verify_round"][0](scores, whole_round(tree, parameters), law.probs, 4, 8),
+        ),
         "row_statistics": ([three, None, None, 3], lambda: rows.row_statistics(three, exclude=3)),
         "top_k_rows": ([three, 7, 3], lambda: outcome.top_k_rows(three, 7, 3)[:2]),
         "fork_tokens": (
@@ -47,14 +69,14 @@ def arguments():
         ),
         "lookup_cache": (list(keyed), lambda: outcome.lookup_cache(*keyed)),
         "select_lengths": (
-            [law.probs[:, 0].contiguous() + 0.5, tree.row_ptr, cost, 1.02],
+            [law.probs[:, 0].contiguous() + 0.5, tree.row_ptr, cost, 0.02],
             lambda: outcome.select_lengths(law.probs[:, 0].contiguous() + 0.5, tree.row_ptr, cost),
         ),
         "accept_unmasked": (
             [drafts, drafts, depths, 9, "policy"],
             lambda: outcome.accept_unmasked(drafts, drafts, depths, 9),
         ),
-        "round_coins": (coins, lambda: verify.round_coins(*coins[:3], tree)),
+        "round_coins": (coins, lambda: verify.round_coins(*coins)),
         "tree_attention": (
             [query, keys, values, prefix, row_ptr, bits],
             lambda: attention.tree_attention(query, keys, values, prefix, row_ptr, bits),
@@ -99,7 +121,7 @@ def test_opcheck(name):
     torch.library.opcheck(getattr(torch.ops.specrs, name).default, tuple(given))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("verify_")])
+@pytest.mark.parametrize("name", torch_ops.VERIFICATIONS)
 def test_out_forms_fill_the_callers_tensors(stand_in, name):
     stand_in.open()
     given, _ = arguments()[name]
@@ -108,81 +130,133 @@ def test_out_forms_fill_the_callers_tensors(stand_in, name):
     for run in (getattr(torch.ops.specrs, f"{name}_out"), torch_ops.OPS[f"{name}_out"][0]):
         out = [torch.full_like(tensor, -7) for tensor in expected]
         assert run(*inputs, *out, *options) is None
-        assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
+        for made, wanted in zip(out, expected, strict=True):
+            torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6)
     torch.library.opcheck(getattr(torch.ops.specrs, f"{name}_out").default, (*inputs, *out, *options))
 
 
-def test_compiles_as_one_graph():
-    given, _ = arguments()["verify_chain"]
+def test_a_round_compiles_as_one_graph():
+    """What the engine calls in a round, each rule of it, in both forms."""
+    chain, _ = arguments()["verify_chain"]
+    keys, _ = arguments()["round_coins"]
     best, _ = arguments()["top_k_rows"]
+    packed = arguments()["verify_round"][0][1]
+    inputs, filled = chain[:12], [torch.empty_like(tensor) for tensor in torch.ops.specrs.verify_chain(*chain)]
 
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def step(chain, top):
-        path, accepted, bonus, status = torch.ops.specrs.verify_chain(*chain)
+    def step(inputs, keys, top, filled, packed):
+        accept, emit = torch.ops.specrs.round_coins(*keys)
+        walk = torch.ops.specrs.verify_walk(*inputs[:9], emit)
+        path, accepted, bonus, status = torch.ops.specrs.verify_chain(*inputs, accept, emit)
+        relaxed = torch.ops.specrs.verify_relaxed(*inputs, accept, emit, "typical", [0.3, 0.09])
+        torch.ops.specrs.verify_chain_out(*inputs, accept, emit, *filled)
+        words = torch.ops.specrs.verify_round(inputs[0], packed, inputs[9], 4, 8)
         ids, probs = torch.ops.specrs.top_k_rows(*top)
-        return path + 1, accepted, bonus, status, ids, probs * 2
+        return [path + 1, accepted, bonus, status, *walk, *relaxed, filled[2] + 1, words, ids, probs * 2]
 
-    got = step(given, best)
-    expected = torch.ops.specrs.verify_chain(*given)
-    assert torch.equal(got[0], expected[0] + 1)
-    assert torch.equal(got[2], expected[2])
-    assert torch.equal(got[4], torch.ops.specrs.top_k_rows(*best)[0])
+    got = torch.compile(step, fullgraph=True, backend="aot_eager")(inputs, keys, best, filled, packed)
+    expected = step(inputs, keys, best, filled, packed)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
-RULES = [
-    ("ratio", None, 1.0),
-    ("ratio", None, 0.6),
-    ("ratio", 0.7, 1.0),
-    ("typical", None, 1.0),
-    ("top_k", None, 1.0),
-]
+def draft_forms(dense):
+    probs, ids = torch.tensor(dense).topk(9, dim=1)
+    ids[:, -1] = -1
+    order = torch.randperm(len(dense), generator=torch.Generator().manual_seed(1))
+    return {
+        "dense": draft.DraftLaw(torch.tensor(dense)),
+        "sparse": draft.DraftLaw(probs.contiguous(), ids.contiguous()),
+        "one_hot": draft.DraftLaw(),
+        "shared rows": draft.DraftLaw(torch.tensor(dense)[order], None, order.argsort()),
+    }
 
 
-@pytest.mark.parametrize("form", ["dense", "sparse", "one_hot", "shared rows"])
-@pytest.mark.parametrize("kind", ["chain", "block", "siblings", "relaxed"])
-def test_every_rule_and_draft_law_equals_rust(emulator, kind, form):
-    """All rules on all forms of the draft law: the same path, bonus and status as the Rust rule on the same coins."""
-    vocabulary = 60
+def ragged_chains(vocabulary, form):
+    """Six requests, one of them greedy, one truncated, one with an id that no vocabulary has."""
     scores, tree, dense, accept, emit = chain_case(31, torch.float32, vocabulary, counts=(5, 1, 0, 6, 4, 3))
     laws = sampling(
         [(1.0, 0, 1.0, 0.0), (0.0, 0, 1.0, 0.0), (0.8, 0, 1.0, 0.0), (1.1, 20, 0.95, 0.01)] + [(1.0, 0, 1.0, 0.0)] * 2
     )
-    if kind == "relaxed":  # a greedy ensemble is a rule of its own in Rust
-        laws.temperature[1] = 0.5
     tokens = tree.tokens.clone()
     tokens[7] = vocabulary + 3
-    tree = tree._replace(tokens=tokens)
-    law = verify.DraftLaw(torch.tensor(dense))
-    if form == "sparse":
-        probs, ids = torch.tensor(dense).topk(9, dim=1)
-        ids[:, -1] = -1
-        law = verify.DraftLaw(probs.contiguous(), ids.contiguous())
-    if form == "one_hot":
-        law = verify.DraftLaw()
-    if form == "shared rows":
-        order = torch.randperm(len(dense), generator=torch.Generator().manual_seed(1))
-        law = verify.DraftLaw(torch.tensor(dense)[order], None, order.argsort())
-    if form == "one_hot" and kind in ("block", "siblings"):
+    return scores, tree._replace(tokens=tokens), laws, draft_forms(dense)[form], accept, emit
+
+
+def assert_equals_rust(name, inputs, options=()):
+    expected = getattr(torch.ops.specrs, name)(*inputs, *options)
+    got = torch_ops.OPS[name][0](*inputs, *options)
+    for field, a, b in zip(got._fields, got, expected, strict=True):
+        if field == "bias":
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6, msg=lambda text: f"{text} {options}")
+        else:
+            assert torch.equal(a, b), (field, options, a, b)
+    return got
+
+
+FORMS = ["dense", "sparse", "one_hot", "shared rows"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["chain", "block", "siblings"])
+def test_every_rule_and_draft_law_equals_rust(emulator, kind, form):
+    """Exact rules on all forms of the draft law: the same path, bonus and status as the Rust rule on the same coins."""
+    scores, tree, laws, law, accept, emit = ragged_chains(60, form)
+    if form == "one_hot" and kind != "chain":
         with pytest.raises(InvalidInputError):
             getattr(verify, f"verify_{kind}")(scores, tree, laws, law, accept, emit)
         return
+    for options in [(False,), (True,)] if kind == "siblings" else [()]:
+        assert_equals_rust(f"verify_{kind}", [scores, *tree, *laws, *law, accept, emit], options)
+
+
+RELAXED = [
+    ("ensemble", []),
+    ("lenience", [0.6]),
+    ("typical", [0.3, 0.09]),
+    ("top_k", [3.0]),
+    ("cascade", [0.4]),
+    ("fuzzy_total_variation", [0.6]),
+    ("fuzzy_jensen_shannon", [0.3]),
+    ("fuzzy_kullback_leibler", [1.2]),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_relaxed_rules_equal_rust(stand_in, form):
+    """Every relaxed rule, metered, with and without a budget, within the target's support and beyond it."""
+    stand_in.open()
+    stand_in.configure("shuffle", "shuffle", 9)
+    scores, tree, laws, law, accept, emit = ragged_chains(60, form)
     inputs = [scores, *tree, *laws, *law, accept, emit]
-    options = [[]]
-    if kind == "siblings":
-        options = [[False], [True]]
-    if kind == "relaxed":
-        options = [
-            [rule, None if weight is None else torch.full((len(tokens),), weight), lenience, 0.3, 0.09, 3]
-            for rule, weight, lenience in RULES
-        ]
-    name = "verify_chain" if kind == "relaxed" else f"verify_{kind}"
-    for option in options:
-        if form == "one_hot" and kind == "relaxed" and (option[1] is not None or option[2] != 1.0):
-            for run in (getattr(torch.ops.specrs, name), torch_ops.OPS[name][0]):
-                with pytest.raises(InvalidInputError):
-                    run(*inputs, *option)
-            continue
-        expected = getattr(torch.ops.specrs, name)(*inputs, *option)
-        got = torch_ops.OPS[name][0](*inputs, *option)
-        for field, a, b in zip(got._fields, got, expected, strict=True):
-            assert torch.equal(a, b), (field, option)
+    weight = torch.rand(len(tree.tokens), generator=torch.Generator().manual_seed(3)).clamp(min=0.05)
+    for kind, knobs in RELAXED:
+        spent = []
+        for budget, beyond in ((None, False), (0.3, True), (0.0, False)):
+            left = None if budget is None else torch.full((6,), budget, dtype=torch.float64)
+            options = (kind, knobs, weight if kind == "ensemble" else None, left, beyond)
+            if form == "one_hot" and kind not in ("typical", "top_k"):
+                for run in (torch.ops.specrs.verify_relaxed, torch_ops.OPS["verify_relaxed"][0]):
+                    with pytest.raises(InvalidInputError, match="needs the law"):
+                        run(*inputs, *options)
+                continue
+            spent.append(assert_equals_rust("verify_relaxed", inputs, options).bias)
+        if spent:
+            assert float(spent[0].sum()) > float(spent[1].sum()) > float(spent[2].sum()) == 0.0, kind
+            assert float(spent[1].max()) <= 0.3
+
+
+def test_an_ensemble_at_temperature_zero_is_the_mixtures_argmax(stand_in):
+    """Greedy requests under an ensemble: the mixture at temperature 1, by weight and budget, as in Rust."""
+    stand_in.open()
+    stand_in.configure("reverse", "shuffle", 4)
+    scores, tree, dense, accept, emit = chain_case(8, torch.bfloat16, 300, counts=(5, 4, 0, 6))
+    laws, law = sampling([(0.0, 0, 1.0, 0.0)] * 4), draft.DraftLaw(torch.tensor(dense))
+    scores[12] = float("nan")
+    inputs, met = [scores, *tree, *laws, *law, accept, emit], []
+    for weight in (0.05, 0.5, 1.0):
+        weights = torch.full((len(tree.tokens),), weight)
+        for budget in (None, 1.0):
+            left = None if budget is None else torch.full((4,), budget, dtype=torch.float64)
+            made = assert_equals_rust("verify_relaxed", inputs, ("ensemble", [], weights, left))
+            met.append((int(made.accepted.sum()), float(made.bias.sum())))
+    assert met[0][0] > met[4][0]  # a light target takes more of the draft
+    assert met[0][1] > met[1][1] > met[4][1] == 0.0

@@ -9,16 +9,10 @@ from tests.kernels import oracle
 from tests.kernels.test_rows import logits, sampling
 
 from specrs import _core
-from specrs.ops.verify import (
-    ChainRule,
-    DraftLaw,
-    DraftTree,
-    round_coins,
-    verify_block,
-    verify_chain,
-    verify_siblings,
-    verify_walk,
-)
+from specrs.ops.draft import DraftLaw, DraftTree, Verdict, verdict_to_fill
+from specrs.ops.launch import launch
+from specrs.ops.relaxed import RelaxedRule, verify_relaxed
+from specrs.ops.verify import round_coins, verify_block, verify_chain, verify_siblings, verify_walk
 
 LAWS = [(1.0, 0, 1.0, 0.0), (0.0, 0, 1.0, 0.0), (0.8, 6, 1.0, 0.0), (1.2, 0, 0.9, 0.05)]
 
@@ -74,6 +68,7 @@ def rust(rule, rows, tree, laws, accept, emit, draft=None):
 
 
 def read(verdict):
+    verdict = Verdict(*verdict)
     paths = [[node for node in row if node >= 0] for row in verdict.path.tolist()]
     assert [len(path) for path in paths] == verdict.accepted.tolist()
     return paths, verdict.bonus.tolist(), verdict.status.tolist()
@@ -123,11 +118,9 @@ def test_padding_requests_are_inert(emulator):
     # Rows without requests shift nodes: request 1 has one node, request 3 none; padding owns no rows.
     tree = DraftTree(torch.tensor([0, 2, 3, 3, 3]), torch.tensor([1]), torch.tensor([-1], dtype=torch.int32), 4)
     laws = sampling([(0.0, 0, 1.0, 0.0)] * 4)
-    from specrs.ops import verify as module
-
-    verdict = module.empty_verdict(rows, 4, 4)
+    verdict = verdict_to_fill(None, rows, tree)
     drawn = torch.tensor([1, 1, 1])
-    module.launch("walk_tree", 1, [drawn, tree.row_ptr, tree.tokens, tree.parents, 4, 4, *verdict])
+    launch("walk_tree", 1, [drawn, tree.row_ptr, tree.tokens, tree.parents, 4, 4, *verdict])
     assert read(verdict) == ([[0], [], [], []], [1, 1, -1, -1], [0, 0, 0, 0])
     assert laws.temperature.shape == (4,)
 
@@ -184,7 +177,7 @@ def test_zero_probability_is_rejected_at_coin_zero(emulator):
 
 
 def test_the_boundary_itself_is_rejected(emulator):
-    """u * q = p exactly, with p > 0: acceptance asks for less."""
+    """U * q = p exactly, with p > 0: acceptance asks for less."""
     rows = torch.zeros(2, 4)
     tree = DraftTree(torch.tensor([0, 2]), torch.tensor([3]), torch.tensor([-1], dtype=torch.int32), 2)
     draft = DraftLaw(torch.tensor([[0.0, 0.0, 0.5, 0.5]]))
@@ -228,10 +221,12 @@ def test_chain_laws_of_the_draft(emulator, kind, weight):
         "sparse": DraftLaw(torch.tensor(probs), torch.tensor(ids)),
         "one_hot": DraftLaw(),
     }[kind]
-    weights = None if weight is None else torch.full((nodes,), weight)
-    rule = ChainRule(target_weight=weights, lenience=1.0 if weight is None else 0.7)
     laws = [(1.0, 0, 1.0, 0.0)] * 4
-    got = read(verify_chain(rows, tree, sampling(laws), law, accept, emit, rule))
+    if weight is None:
+        got = read(verify_chain(rows, tree, sampling(laws), law, accept, emit))
+    else:
+        rule = RelaxedRule("ensemble", (), torch.full((nodes,), weight))
+        got = read(verify_relaxed(rows, tree, sampling(laws), law, accept, emit, rule)[:4])
     row_ptr, targets = tree.row_ptr.tolist(), targets_of(rows, tree.row_ptr.numpy(), laws)
     for b in range(4):
         r, n, end = row_ptr[b], row_ptr[b] - b, row_ptr[b + 1]
@@ -242,26 +237,25 @@ def test_chain_laws_of_the_draft(emulator, kind, weight):
             accept[r:end].tolist(),
             emit[r:end].tolist(),
             None if weight is None else [weight] * (end - r),
-            rule.lenience,
         )
         assert (len(got[0][b]), got[1][b], got[2][b]) == expected
 
 
 def test_typical_and_top_k_acceptance(emulator):
-    vocabulary = 60
+    vocabulary, epsilon, delta, count = 60, 0.3, 0.09, 3
     rows, tree, _, accept, emit = chain_case(4, torch.float32, vocabulary)
     laws = [(1.0, 0, 1.0, 0.0)] * 4
     targets = targets_of(rows, tree.row_ptr.numpy(), laws)
     row_ptr = tree.row_ptr.tolist()
-    for rule in (ChainRule("typical", epsilon=0.3, delta=0.09), ChainRule("top_k", k=3)):
-        got = read(verify_chain(rows, tree, sampling(laws), DraftLaw(), accept, emit, rule))
+    for rule in (RelaxedRule("typical", (epsilon, delta)), RelaxedRule("top_k", (float(count),))):
+        got = read(verify_relaxed(rows, tree, sampling(laws), DraftLaw(), accept, emit, rule)[:4])
         for b in range(4):
             length, r = 0, row_ptr[b]
             for token in tree.tokens[r - b : row_ptr[b + 1] - b - 1].tolist():
                 p = targets[r + length]
                 entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
-                typical = p[token] > min(rule.epsilon, rule.delta * np.exp(-entropy))
-                best = (p > p[token]).sum() < rule.k
+                typical = p[token] > min(epsilon, delta * np.exp(-entropy))
+                best = (p > p[token]).sum() < count
                 if not (typical if rule.kind == "typical" else best):
                     break
                 length += 1
@@ -341,7 +335,7 @@ def test_second_sibling_is_tested_against_what_is_left(emulator):
 
 
 def test_block_goes_on_after_a_failed_prefix(emulator):
-    """c = (1, 1/2, 1) and h_1 = 2/7: the first token alone falls at coin 0.99, both together stand."""
+    """C = (1, 1/2, 1) and h_1 = 2/7: the first token alone falls at coin 0.99, both together stand."""
     rows = torch.log(torch.tensor([[0.25, 0.75], [0.8, 0.2], [0.5, 0.5]]))
     tree = DraftTree(torch.tensor([0, 3]), torch.tensor([0, 0]), torch.tensor([-1, 0], dtype=torch.int32), 2)
     law = DraftLaw(torch.tensor([[0.5, 0.5], [0.2, 0.8]]))
@@ -370,7 +364,7 @@ def test_round_coins_are_those_of_rust(emulator, by_sibling):
         4,
     )
     seeds, samples, positions = torch.tensor([7, -1, 2**40]), torch.tensor([0, 3, 1]), torch.tensor([10, 0, 99])
-    accept, emit = round_coins(seeds, samples, positions, tree, by_sibling)
+    accept, emit = round_coins(seeds, samples, positions, tree.row_ptr, tree.parents, by_sibling)
     expected = _core.round_coins(
         seeds.numpy().view(np.uint64),
         samples.numpy().astype(np.uint32),

@@ -50,13 +50,14 @@ __device__ __forceinline__ Candidate judge(const void* logits, long long stride,
     c.status = law.status;
     return c;
   }
+  if (law.rate == 0.f) {  // a greedy request asks for the argmax alone
+    c.target_prob = token == law.argmax ? 1.f : 0.f;
+    return c;
+  }
   const bool in_vocabulary = token >= 0 && token < vocab;
   if (kind != DRAFT_ONE_HOT) c.draft_prob = token >= 0 && token < NO_ID ? draft_prob(draft, law_row, int(token)) : 0.f;
   if (!in_vocabulary && (kind == DRAFT_ONE_HOT || c.draft_prob == 0.f)) {
     c.status = STATUS_ID_OUT_OF_RANGE;
-  } else if (law.rate == 0.f) {  // a greedy request asks for the argmax alone
-    c.target_prob = token == law.argmax ? 1.f : 0.f;
-    c.draft_prob = 1.f;
   } else if (!(c.draft_prob > 0.f && is_prob(c.draft_prob))) {
     c.status = STATUS_DRAFT_NAN;
   } else if (in_vocabulary) {

@@ -42,18 +42,21 @@ __device__ __forceinline__ int block_min(int v, BlockScratch& scratch) {
   return smallest;
 }
 
-__device__ __forceinline__ Best block_best(Best v, BlockScratch& scratch) {
+// `values` are the words of the scratch that hold a V.
+template <class V>
+__device__ __forceinline__ BestOf<V> block_best(BestOf<V> v, V (&values)[32], BlockScratch& scratch) {
   v = warp_best(v);
   if (lane_id() == 0) {
-    scratch.value[warp_id()] = v.value;
+    values[warp_id()] = v.value;
     scratch.id[warp_id()] = v.id;
   }
   __syncthreads();
-  const bool mine = lane_id() < warp_count();
-  const Best best = warp_best(mine ? Best{scratch.value[lane_id()], scratch.id[lane_id()]} : Best{negative_infinity(), NO_ID});
+  const int warp = lane_id() < warp_count() ? lane_id() : 0;  // a warp that is counted twice changes nothing
+  const BestOf<V> best = warp_best(BestOf<V>{values[warp], scratch.id[warp]});
   __syncthreads();
   return best;
 }
+__device__ __forceinline__ Best block_best(Best v, BlockScratch& scratch) { return block_best(v, scratch.value, scratch); }
 
 // Whether any thread's predicate holds.
 __device__ __forceinline__ bool block_any(bool predicate, BlockScratch& scratch) { return block_min(predicate ? 0 : 1, scratch) == 0; }

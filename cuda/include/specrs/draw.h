@@ -16,9 +16,12 @@ struct DrawSite {
   long long draft_row; // row of the dense draft law, or of the sparse one; negative: q = 0
   float target_scale;
   float draft_scale;
-  int exclude;  // an id with weight 0, or -1
+  int exclude;  // an id with weight 0, or -1; with a target scale of 0, the id that is taken whatever the coin
   int status;
 };
+__device__ __forceinline__ DrawSite whole_law(long long row, int status) { return DrawSite{row, -1, 1.f, 0.f, -1, status}; }
+__device__ __forceinline__ DrawSite taken(long long row, int id) { return DrawSite{row, -1, 0.f, 0.f, id, 0}; }
+__device__ __forceinline__ bool is_taken(const DrawSite& site) { return site.target_scale == 0.f && site.exclude >= 0; }
 static_assert(sizeof(DrawSite) == 32, "one site is 8 words, see ops");
 
 // Draft laws: none or one-hot (both null), dense rows of float32, or (ids, probabilities) lists of equal length.

@@ -33,6 +33,15 @@ __device__ __forceinline__ long long row_offset(long long row, long long stride)
 __device__ __forceinline__ float negative_infinity() { return __uint_as_float(0xff800000u); }
 __device__ __forceinline__ bool is_nan(float x) { return x != x; }
 
+// A product that is rounded by itself: never fused into the sum that follows, so that host and device agree to the bit.
+__device__ __forceinline__ double multiply(double a, double b) {
+#ifdef __CUDACC__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 // 16 bytes, the widest access of one thread.
 struct __attribute__((aligned(16))) Chunk {
   unsigned word[4];

@@ -9,11 +9,14 @@ __device__ __forceinline__ int warp_id() { return threadIdx.x >> 5; }
 
 // The best (value, id): larger value first, then the smaller id. Starts at (-inf, NO_ID).
 constexpr int NO_ID = 0x7fffffff;
-struct Best {
-  float value;
+template <class V>
+struct BestOf {
+  V value;
   int id;
 };
-__device__ __forceinline__ Best better(Best a, Best b) {
+using Best = BestOf<float>;
+template <class V>
+__device__ __forceinline__ BestOf<V> better(BestOf<V> a, BestOf<V> b) {
   return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
 }
 
@@ -34,10 +37,11 @@ __device__ __forceinline__ int warp_min(int v) {
   for (int o = 16; o; o >>= 1) v = min(v, __shfl_xor_sync(FULL_WARP, v, o));
   return v;
 }
-__device__ __forceinline__ Best warp_best(Best v) {
+template <class V>
+__device__ __forceinline__ BestOf<V> warp_best(BestOf<V> v) {
 #pragma unroll
   for (int o = 16; o; o >>= 1) {
-    const Best other{__shfl_xor_sync(FULL_WARP, v.value, o), __shfl_xor_sync(FULL_WARP, v.id, o)};
+    const BestOf<V> other{__shfl_xor_sync(FULL_WARP, v.value, o), __shfl_xor_sync(FULL_WARP, v.id, o)};
     v = better(v, other);
   }
   return v;

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specrs import _core
+from specrs.engine import verifier
 from specrs.errors import InvalidInputError
-from specrs.types import Verdict
-from specrs.verification.base import DenseLaw, OneHotLaw
 from specrs.verification.ensemble_head import EnsembleHead, Pair
-from specrs.verification.entry import verify
-from specrs.verification.logits import as_rows
+from specrs.verification.entry import warn_once
 from specrs.verification.named import named_rule
 from specrs.verification.relaxed import DynamicEnsemble
 
@@ -21,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specrs.engine.request import Request
-    from specrs.types import Draft, Scores
-    from specrs.verification.base import DraftLaw, Verifier
+    from specrs.types import Draft, Scores, Verdict
+    from specrs.verification.base import Verifier
 
 
 class RelaxedVerification:
@@ -61,37 +58,18 @@ class RelaxedVerification:
 
     def verify(self, requests: Sequence[Request], draft: Draft, scores: Scores, logits: Any) -> Verdict:
         """Decide which nodes stand and what comes behind them; see :func:`specrs.engine.verifier.verify`."""
-        values, _ = as_rows(logits)
-        sampling = [request.sampling for request in requests]
-        accept, emit = _core.round_coins(
-            np.array([request.seed for request in requests], np.uint64),
-            np.array([request.sample for request in requests], np.uint32),
-            np.array([len(request.tokens) for request in requests], np.uint32),
-            scores.row_ptr,
-            draft.depths,
-        )
+        rule = self._rule_for(draft, scores)
+        warn_once(rule)
         left = None
         if self.budget is not None:
             left = np.array([max(self.budget - self.bias_of(request), 0.0) for request in requests])
-        law: DraftLaw = OneHotLaw() if draft.draft_probs is None else DenseLaw(draft.draft_probs)
-        made = verify(
-            values,
-            draft.tokens,
-            draft.parents,
-            scores.row_ptr,
-            verifier=self._rule_for(draft, scores),
-            draft_law=law,
-            temperature=np.array([s.temperature for s in sampling], np.float32),
-            top_k=np.array([s.top_k for s in sampling], np.int32),
-            top_p=np.array([s.top_p for s in sampling], np.float32),
-            min_p=np.array([s.min_p for s in sampling], np.float32),
-            accept_coins=accept,
-            emit_coins=emit,
-            budget=left,
-        )
-        for request, bias in zip(requests, made.bias.tolist(), strict=True):
+        knobs = rule.knobs(len(draft.tokens))
+        assert knobs is not None, f"{rule} is no relaxed rule"
+        relaxation = verifier.Relaxation(rule.rule, knobs, left)
+        verdict, gathered = verifier.decide(requests, draft, scores, logits, relaxation)
+        for request, bias in zip(requests, gathered.tolist(), strict=True):
             self._bias[request.id] = self.bias_of(request) + bias
-        return Verdict(made.path_ptr, made.path, made.bonus, made.status)
+        return verdict
 
     def _rule_for(self, draft: Draft, scores: Scores) -> Verifier:
         if not isinstance(self.rule, EnsembleHead):

@@ -1,20 +1,36 @@
-"""The verify stage: one verdict per request, by the Rust rules on a host, by the kernels where the logits are."""
+"""The verify stage: one verdict per request, by ``specrs::verify_round`` on a device and by its host side on a host.
+
+The host side is called past the dispatcher, which would cost more than the rules themselves.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from specrs import _core
+from specrs.ops import round as rounds
 from specrs.types import Verdict
 from specrs.verification.logits import as_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from specrs.engine.request import Request
     from specrs.types import Draft, Scores
+
+
+class Relaxation(NamedTuple):
+    """A relaxed rule and its knobs, and, float64 (B,), the bias that each request may gather (no limit without it)."""
+
+    rule: str
+    knobs: npt.NDArray[np.float32]
+    budget: npt.NDArray[np.float64] | None
+
+
+EXACT = Relaxation("exact", np.zeros(0, np.float32), None)
 
 
 def verify(requests: Sequence[Request], draft: Draft, scores: Scores, logits: Any) -> Verdict:
@@ -32,87 +48,52 @@ def verify(requests: Sequence[Request], draft: Draft, scores: Scores, logits: An
     scores : Scores
         Whose ``row_ptr`` says which rows are whose.
     logits : array or tensor, shape (B + N, V)
-        Processed. On a CUDA device they stay there, and one small copy brings the verdict back.
+        Processed. On a CUDA device they stay there: one copy takes the draft over, one brings the verdict back.
     """
-    if getattr(logits, "is_cuda", False):
-        return on_device(requests, draft, scores, logits)
-    return on_host(requests, draft, scores, logits)
+    return decide(requests, draft, scores, logits)[0]
 
 
-def on_host(requests: Sequence[Request], draft: Draft, scores: Scores, logits: Any) -> Verdict:
-    """Verify with the Rust rules; see :func:`verify`."""
-    values, dtype = as_rows(logits)
-    accept_coins, emit_coins = _core.round_coins(
-        np.array([request.seed for request in requests], np.uint64),
-        np.array([request.sample for request in requests], np.uint32),
-        np.array([len(request.tokens) for request in requests], np.uint32),
-        scores.row_ptr,
-        draft.depths,
-    )
-    sampling = [request.sampling for request in requests]
-    path_ptr, path, bonus, status = _core.verify(
-        values,
-        dtype,
-        scores.row_ptr,
-        draft.tokens,
-        draft.parents,
-        "greedy_or_fixed" if draft.draft_probs is None else "chain",
-        np.array([s.temperature for s in sampling], np.float32),
-        np.array([s.top_k for s in sampling], np.int32),
-        np.array([s.top_p for s in sampling], np.float32),
-        np.array([s.min_p for s in sampling], np.float32),
-        accept_coins,
-        emit_coins,
-        draft.draft_probs,
-    )
-    return Verdict(path_ptr, path, bonus, status)
-
-
-def on_device(requests: Sequence[Request], draft: Draft, scores: Scores, logits: Any) -> Verdict:
-    """Verify with the kernels; see :func:`verify`. One copy comes to the host: B * (longest + 3) words."""
-    import torch
-
-    from specrs.ops import rows
-    from specrs.ops import verify as ops
-
-    device = logits.device
-
-    def there(values: Any, dtype: Any) -> torch.Tensor:
-        return torch.as_tensor(np.asarray(values), dtype=dtype).to(device, non_blocking=True)
-
-    sampling = [request.sampling for request in requests]
-    laws = rows.Sampling(
-        there([s.temperature for s in sampling], torch.float32),
-        there([s.top_k for s in sampling], torch.int32),
-        there([s.top_p for s in sampling], torch.float32),
-        there([s.min_p for s in sampling], torch.float32),
-    )
-    longest = int(draft.depths.max(initial=1))
-    tree = ops.DraftTree(
-        there(scores.row_ptr, torch.int64),
-        there(draft.tokens.astype(np.int64), torch.int64),
-        there(draft.parents, torch.int32),
-        longest,
-    )
-    accept, emit = ops.round_coins(
-        there(np.array([request.seed for request in requests], np.uint64).view(np.int64), torch.int64),
-        there([request.sample for request in requests], torch.int64),
-        there([len(request.tokens) for request in requests], torch.int64),
-        tree,
-    )
-    logits = logits.contiguous()
-    if draft.draft_probs is None:
-        made = ops.verify_walk(logits, tree, laws, emit)
+def decide(
+    requests: Sequence[Request], draft: Draft, scores: Scores, logits: Any, relaxation: Relaxation = EXACT
+) -> tuple[Verdict, npt.NDArray[np.float64]]:
+    """Verify exactly, or by a relaxed rule; return the verdict and, float64 (B,), the bias that it cost."""
+    given, weighted = _round(requests, draft, scores, relaxation), relaxation.rule == "ensemble"
+    knobs = [] if weighted else relaxation.knobs.tolist()
+    if not on_a_device(logits):
+        made = rounds.on_host(*as_rows(logits), given, draft.draft_probs, relaxation.rule, knobs)
     else:
-        law = ops.DraftLaw(there(draft.draft_probs, torch.float32))
-        made = ops.verify_chain(logits, tree, laws, law, accept, emit)
-    columns = (made.path, made.accepted[:, None], made.bonus[:, None], made.status[:, None])
-    verdict = torch.cat([column.to(torch.int64) for column in columns], dim=1).cpu().numpy()
-    accepted = verdict[:, longest]
-    path = verdict[:, :longest][np.arange(longest) < accepted[:, None]]
-    return Verdict(
-        path_ptr=np.concatenate([[0], np.cumsum(accepted)]).astype(np.int64),
-        path=path.astype(np.int32),
-        bonus=np.where(verdict[:, longest + 1] < 0, 2**32 - 1, verdict[:, longest + 1]).astype(np.uint32),
-        status=verdict[:, longest + 2].astype(np.uint8),
+        import torch
+
+        from specrs.ops import torch_ops
+
+        longest, budgeted = int(draft.depths.max(initial=1)), relaxation.budget is not None
+        probs = None if draft.draft_probs is None else torch.from_numpy(draft.draft_probs).to(logits.device)
+        buffer = torch.from_numpy(given.packed()).to(logits.device)
+        rule, rows = (relaxation.rule, knobs, budgeted), logits.detach().contiguous()
+        words = torch_ops.NAMESPACE.verify_round(rows, buffer, probs, len(requests), longest, *rule)
+        made = rounds.Verdict.of_words(words.cpu().numpy())
+    return Verdict(*made[:4]), made.bias
+
+
+def on_a_device(logits: Any) -> bool:
+    """Return whether verification belongs where these logits are."""
+    return bool(getattr(logits, "is_cuda", False))
+
+
+def _round(requests: Sequence[Request], draft: Draft, scores: Scores, relaxation: Relaxation) -> rounds.Round:
+    sampling = [request.sampling for request in requests]
+    return rounds.Round(
+        row_ptr=scores.row_ptr,
+        tokens=draft.tokens,
+        seeds=np.array([request.seed for request in requests], np.uint64).view(np.int64),
+        samples=np.array([request.sample for request in requests], np.int64),
+        positions=np.array([len(request.tokens) for request in requests], np.int64),
+        budget=np.zeros(0) if relaxation.budget is None else relaxation.budget,
+        parents=draft.parents,
+        depths=draft.depths,
+        temperature=np.array([s.temperature for s in sampling], np.float32),
+        top_k=np.array([s.top_k for s in sampling], np.int32),
+        top_p=np.array([s.top_p for s in sampling], np.float32),
+        min_p=np.array([s.min_p for s in sampling], np.float32),
+        target_weight=relaxation.knobs if relaxation.rule == "ensemble" else np.zeros(0, np.float32),
     )

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
+from specrs.ops.draft import Verdict, check_tensor
 from specrs.ops.launch import Argument, launch
-from specrs.ops.verify import Verdict, check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,37 +93,18 @@ def tree_attention(
     Returns
     -------
     (tensor (R, Hq, D) of the query's type, tensor (R, Hq) float32)
-        The attended values and the base-2 log-sum-exp of the scores.
+        The attended values and the base-2 log-sum-exp of the scores; 0 and -inf where a request would pass the cache.
     """
     import torch
 
-    names = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-    if query.dim() != 3 or query.dtype not in names:
-        message = f"query must be (R, Hq, D) in float32, bfloat16 or float16, got {query.dtype} {tuple(query.shape)}"
-        raise InvalidInputError(message)
-    rows, q_heads, dim = query.shape
-    layout = CacheLayout.of(keys, block_table)
-    if keys.dtype != query.dtype or values.dtype != query.dtype or CacheLayout.of(values, block_table) != layout:
-        raise InvalidInputError("keys and values must have the query's type and one layout")
-    kv_heads = keys.shape[1]
-    if keys.shape[3] != dim or values.shape != keys.shape or kv_heads == 0 or q_heads % kv_heads:
-        found = f"{tuple(keys.shape)} and {tuple(values.shape)}"
-        message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {found}"
-        raise InvalidInputError(message)
-    if dim % 32 or dim > 256 or splits < 1:
-        raise InvalidInputError(
-            f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}"
-        )
-    requests = lengths.shape[0]
-    check_tensor("lengths", lengths, torch.int64, (requests,))
-    check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
-    words = visibility.shape[1] if visibility.dim() == 2 else -1
-    check_tensor("visibility", visibility, torch.int64, (rows, words))
+    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits)
+    (rows, q_heads, dim), kv_heads, requests = query.shape, keys.shape[1], lengths.shape[0]
+    layout, words = CacheLayout.of(keys, block_table), visibility.shape[1]
     scale = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
     partial = torch.empty((splits, rows, q_heads, dim), dtype=torch.float32, device=query.device)
     lse = torch.empty((splits, rows, q_heads), dtype=torch.float32, device=query.device)
     out, merged = torch.empty_like(query), torch.empty((rows, q_heads), dtype=torch.float32, device=query.device)
-    name = names[query.dtype]
+    name = _names()[query.dtype]
     table_width = 0 if block_table is None else block_table.shape[1]
     # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
     sources: list[Argument] = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
@@ -143,6 +124,49 @@ def tree_attention(
         launch(f"tree_attention_{name}_{dim}", grid, arguments, shared=_attention_bytes(dim))
     launch(f"merge_attention_{name}", rows * q_heads, [partial, lse, splits, rows * q_heads, dim, out, merged])
     return out, merged
+
+
+def _names() -> dict[torch.dtype, str]:
+    import torch
+
+    return {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+def check_attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    row_ptr: torch.Tensor,
+    visibility: torch.Tensor,
+    block_table: torch.Tensor | None,
+    splits: int,
+) -> None:
+    """Refuse tensors that do not belong together. Lengths and pointers stay on the device and are not looked at."""
+    import torch
+
+    if query.dim() != 3 or query.dtype not in _names():
+        message = f"query must be (R, Hq, D) in float32, bfloat16 or float16, got {query.dtype} {tuple(query.shape)}"
+        raise InvalidInputError(message)
+    rows, q_heads, dim = query.shape
+    layout = CacheLayout.of(keys, block_table)
+    if keys.dtype != query.dtype or values.dtype != query.dtype or CacheLayout.of(values, block_table) != layout:
+        found = f"{query.dtype}, {keys.dtype} and {values.dtype}, strides {keys.stride()} and {values.stride()}"
+        raise InvalidInputError(f"keys and values must have the query's type and one layout, got {found}")
+    kv_heads = keys.shape[1]
+    if keys.shape[3] != dim or values.shape != keys.shape or kv_heads == 0 or q_heads % kv_heads:
+        found = f"{tuple(keys.shape)} and {tuple(values.shape)}"
+        message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {found}"
+        raise InvalidInputError(message)
+    if dim % 32 or dim > 256 or splits < 1:
+        raise InvalidInputError(
+            f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}"
+        )
+    requests = lengths.shape[0]
+    check_tensor("lengths", lengths, torch.int64, (requests,))
+    check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
+    words = visibility.shape[1] if visibility.dim() == 2 else -1
+    check_tensor("visibility", visibility, torch.int64, (rows, words))
 
 
 def commit_cache(
@@ -165,25 +189,9 @@ def commit_cache(
     verdict : Verdict
         What stands of each draft.
     """
-    import torch
-
-    first = tensors[0]
-    layout = CacheLayout.of(first, block_table)
-    requests = lengths.shape[0]
-    check_tensor("addresses", addresses, torch.int64, (len(tensors),))
-    check_tensor("lengths", lengths, torch.int64, (requests,))
-    for tensor in tensors:
-        if CacheLayout.of(tensor, block_table) != layout or tensor.dtype != first.dtype or tensor.shape != first.shape:
-            message = (
-                f"all cache tensors must be laid out as the first, {tuple(first.shape)}, got {tuple(tensor.shape)}"
-            )
-            raise InvalidInputError(message)
-    size, heads, slot_bytes = first.element_size(), first.shape[1], first.shape[3] * first.element_size()
-    strides = [stride * size for stride in layout[1:4]]
-    if slot_bytes % 16 or any(stride % 16 for stride in strides):
-        raise InvalidInputError(
-            f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
-        )
+    layout, strides = check_commit(tensors, addresses, lengths, verdict, block_table)
+    requests, (path, accepted, bonus, _) = lengths.shape[0], verdict
+    heads, slot_bytes = tensors[0].shape[1], tensors[0].shape[3] * tensors[0].element_size()
     table_width = 0 if block_table is None else block_table.shape[1]
     capacity = layout.page_size * (table_width if block_table is not None else 1)
     per_request = (heads * slot_bytes // 16 + 255) // 256
@@ -198,9 +206,42 @@ def commit_cache(
         lengths,
         capacity,
     ]
-    moves: list[Argument] = [verdict.path, verdict.accepted, verdict.path.shape[1], per_request]
+    moves: list[Argument] = [path, accepted, path.shape[1], per_request]
     launch("commit_cache", (requests * per_request, len(tensors), 1), [*where, *moves])
-    launch("advance_lengths", (requests + 255) // 256, [lengths, verdict.accepted, verdict.bonus, requests])
+    launch("advance_lengths", (requests + 255) // 256, [lengths, accepted, bonus, requests])
+
+
+def check_commit(
+    tensors: Sequence[torch.Tensor],
+    addresses: torch.Tensor,
+    lengths: torch.Tensor,
+    verdict: Verdict,
+    block_table: torch.Tensor | None,
+) -> tuple[CacheLayout, list[int]]:
+    """Refuse caches and verdicts that do not belong together; return the layout and its strides in bytes."""
+    import torch
+
+    first = tensors[0]
+    layout = CacheLayout.of(first, block_table)
+    requests, (path, accepted, bonus, _) = lengths.shape[0], verdict
+    check_tensor("path", path, torch.int32, (requests, path.shape[-1]))
+    check_tensor("accepted", accepted, torch.int32, (requests,))
+    check_tensor("bonus", bonus, torch.int64, (requests,))
+    check_tensor("addresses", addresses, torch.int64, (len(tensors),))
+    check_tensor("lengths", lengths, torch.int64, (requests,))
+    for tensor in tensors:
+        if CacheLayout.of(tensor, block_table) != layout or tensor.dtype != first.dtype or tensor.shape != first.shape:
+            message = (
+                f"all cache tensors must be laid out as the first, {tuple(first.shape)}, got {tuple(tensor.shape)}"
+            )
+            raise InvalidInputError(message)
+    size, slot_bytes = first.element_size(), first.shape[3] * first.element_size()
+    strides = [stride * size for stride in layout[1:4]]
+    if slot_bytes % 16 or any(stride % 16 for stride in strides):
+        raise InvalidInputError(
+            f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
+        )
+    return layout, strides
 
 
 def cache_addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

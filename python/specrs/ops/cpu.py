@@ -1,151 +1,27 @@
-"""The same operations on host tensors: verification by the Rust rules, the rest in plain torch."""
+"""What the kernels compute besides verification, on host tensors in plain torch."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from specrs import _core
 from specrs.errors import InvalidInputError
-from specrs.ops.outcome import BestIds
-from specrs.ops.rows import RowStatistics, Sampling, logits_suffix
-from specrs.ops.verify import ChainRule, DraftLaw, DraftTree, Verdict, check_draft, check_tensor, check_tree
+from specrs.ops.attention import check_attention, check_commit
+from specrs.ops.draft import Verdict, check_tensor
+from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked
+from specrs.ops.rows import RowStatistics, logits_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
-#: The token that says "none" in the Rust rules.
-NO_TOKEN = 2**32 - 1
-
-
-def _bits(logits: torch.Tensor) -> tuple[npt.NDArray[np.generic], str]:
-    """Return the logits as an array that numpy has a type for, and their format."""
-    suffix = logits_suffix(logits)
-    array = logits.detach()
-    return (array if suffix == "f32" else array.view(torch.uint16)).numpy(), suffix
-
-
-def verify(
-    rule: str,
-    logits: torch.Tensor,
-    tree: DraftTree,
-    sampling: Sampling,
-    accept: torch.Tensor,
-    emit: torch.Tensor,
-    draft: DraftLaw,
-    knobs: torch.Tensor | None = None,
-) -> Verdict:
-    """Verify with a Rust rule, a relaxed one if there are `knobs`; arguments as in :mod:`specrs.ops.verify`."""
-    check_tree(logits, tree, sampling)
-    check_draft(draft, tree.tokens.shape[0])
-    for name, coins in (("accept", accept), ("emit", emit)):
-        check_tensor(name, coins, torch.float64, (logits.shape[0],))
-    array, dtype = _bits(logits)
-    head: list[Any] = [
-        array,
-        dtype,
-        tree.row_ptr.numpy(),
-        tree.tokens.to(torch.uint32).numpy(),
-        tree.parents.numpy(),
-        rule,
-    ]
-    tail: list[Any] = [*(parameter.numpy() for parameter in sampling), accept.numpy(), emit.numpy()]
-    if knobs is None:
-        arguments = [*head, *tail]
-        path_ptr, path, bonus, status = _core.verify(*arguments, **_law(draft))
-    else:
-        arguments = [*head, knobs.numpy(), *tail]
-        (path_ptr, path, bonus, status), _ = _core.verify_relaxed(*arguments, **_law(draft))
-    requests = len(bonus)
-    pointers = torch.from_numpy(path_ptr)
-    accepted = pointers.diff()
-    padded = torch.full((requests, tree.longest), -1, dtype=torch.int32)
-    if accepted.numel() and int(accepted.max()) > tree.longest:
-        raise InvalidInputError(
-            f"longest must not be below the longest path, {int(accepted.max())}, got {tree.longest}"
-        )
-    owner = torch.repeat_interleave(torch.arange(requests), accepted)
-    padded[owner, torch.arange(len(path)) - pointers[owner]] = torch.from_numpy(path)
-    token = torch.from_numpy(bonus).to(torch.int64)
-    return Verdict(
-        padded, accepted.to(torch.int32), token.where(token != NO_TOKEN, -1), torch.from_numpy(status).to(torch.int32)
-    )
-
-
-def verify_chain(
-    logits: torch.Tensor,
-    tree: DraftTree,
-    sampling: Sampling,
-    draft: DraftLaw,
-    accept: torch.Tensor,
-    emit: torch.Tensor,
-    rule: ChainRule,
-) -> Verdict:
-    """As :func:`specrs.ops.verify.verify_chain`. An ensemble and lenience at once have no Rust rule and are refused."""
-    name, knobs = "chain", None
-    if rule.kind == "typical":
-        name, knobs = "typical", torch.tensor([rule.epsilon, rule.delta])
-    elif rule.kind == "top_k":
-        name, knobs = "top_k", torch.tensor([float(rule.k)])
-    elif rule.target_weight is not None and rule.lenience != 1.0:
-        raise InvalidInputError(f"either target_weight or lenience can be given, got both ({rule.lenience})")
-    elif rule.target_weight is not None:
-        name, knobs = "ensemble", rule.target_weight
-    elif rule.lenience != 1.0:
-        name, knobs = "lenience", torch.tensor([rule.lenience])
-    return verify(name, logits, tree, sampling, accept, emit, draft, knobs)
-
-
-def _law(draft: DraftLaw) -> dict[str, Any]:
-    """Return the draft law as the extension takes it: sparse rows ascending, each id once."""
-    if draft.probs is None:
-        return {"one_hot": True}
-    rows = {} if draft.row_of is None else {"draft_rows": draft.row_of.numpy()}
-    if draft.ids is None:
-        return {"draft_probs": draft.probs.numpy(), **rows}
-    ids, probs, pointers = [], [], [0]
-    for row_ids, row_probs in zip(draft.ids.tolist(), draft.probs.tolist(), strict=True):
-        entries = dict(reversed([(i, p) for i, p in zip(row_ids, row_probs, strict=True) if i >= 0]))
-        ids += sorted(entries)
-        probs += [entries[i] for i in sorted(entries)]
-        pointers.append(len(ids))
-    sparse = {"draft_ids": torch.tensor(ids, dtype=torch.uint32), "draft_ptr": torch.tensor(pointers)}
-    arrays = {"draft_probs": torch.tensor(probs, dtype=torch.float32), **sparse}
-    return {name: tensor.numpy() for name, tensor in arrays.items()} | rows
-
-
-def round_coins(
-    seeds: torch.Tensor,
-    samples: torch.Tensor,
-    positions: torch.Tensor,
-    row_ptr: torch.Tensor,
-    parents: torch.Tensor,
-    by_sibling: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`specrs.ops.verify.round_coins`."""
-    depths: list[int] = []
-    for b in range(row_ptr.shape[0] - 1):
-        first = int(row_ptr[b]) - b
-        for parent in parents[first : int(row_ptr[b + 1]) - b - 1].tolist():
-            depths.append(1 if parent < 0 else depths[first + parent] + 1)
-    accept, emit = _core.round_coins(
-        seeds.view(torch.uint64).numpy(),
-        samples.to(torch.uint32).numpy(),
-        positions.to(torch.uint32).numpy(),
-        row_ptr.numpy(),
-        torch.tensor(depths, dtype=torch.int32).numpy(),
-        parents.to(torch.int32).numpy() if by_sibling else None,
-    )
-    return torch.from_numpy(accept), torch.from_numpy(emit)
-
 
 def row_statistics(
-    logits: torch.Tensor, row_ptr: torch.Tensor | None, temperature: torch.Tensor | None, exclude: int
+    logits: torch.Tensor,
+    row_ptr: torch.Tensor | None = None,
+    temperature: torch.Tensor | None = None,
+    exclude: int = -1,
 ) -> RowStatistics:
     """As :func:`specrs.ops.rows.row_statistics`."""
     logits_suffix(logits)
@@ -190,6 +66,25 @@ def best_ids(
     return BestIds(ids, probs, statistics)
 
 
+def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the ids and probabilities of :func:`specrs.ops.outcome.top_k_rows`."""
+    if not 1 <= k <= MOST_BEST:
+        raise InvalidInputError(f"k must be in 1..={MOST_BEST}, got {k}")
+    rows = logits.shape[0]
+    statistics = row_statistics(logits, exclude=exclude)
+    counts, excluded = torch.full((rows,), k), torch.full((rows,), exclude)
+    best = best_ids(logits, statistics, counts, excluded, torch.arange(rows) * k, rows * k)
+    return best.ids.view(rows, k), best.probs.view(rows, k)
+
+
+def fork_tokens(
+    logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor, total: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the ids and probabilities of :func:`specrs.ops.outcome.fork_tokens`."""
+    check_fork(logits, exclude, counts, offsets)
+    return best_ids(logits, row_statistics(logits), counts, exclude, offsets, total)[:2]
+
+
 def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
     """As :func:`specrs.ops.outcome.lookup_cache`."""
     check_tensor("keys", keys, torch.int64, (keys.shape[0], 3))
@@ -200,31 +95,11 @@ def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
     return torch.where(same.any(1), same.int().argmax(1), -1)
 
 
-def select_lengths(
-    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float
-) -> torch.Tensor:
-    """As :func:`specrs.ops.outcome.select_lengths`."""
-    lengths, prices, first = [], cost.tolist(), 0
-    for rows in row_ptr.diff().tolist():
-        survival = expected = 1.0
-        best, chosen = 1.0 / prices[0], 0
-        for length in range(1, min(rows - 1, len(prices) - 1) + 1):
-            promise = float(confidence[first + length - 1])
-            survival *= min(promise, 1.0) if promise >= 0 else 0.0
-            expected += survival
-            if expected / prices[length] > best * hysteresis:
-                best, chosen = expected / prices[length], length
-        lengths.append(chosen)
-        first += rows - 1
-    return torch.tensor(lengths, dtype=torch.int32)
-
-
 def accept_unmasked(
-    drafts: torch.Tensor, outcomes: torch.Tensor, depths: torch.Tensor, mask: int, rule: str
+    drafts: torch.Tensor, outcomes: torch.Tensor, depths: torch.Tensor, mask: int, rule: str = "policy"
 ) -> torch.Tensor:
     """As :func:`specrs.ops.outcome.accept_unmasked`."""
-    if rule not in ("exact", "policy", "token"):
-        raise InvalidInputError(f"rule must be 'exact', 'policy' or 'token', got '{rule}'")
+    check_unmasked(drafts, outcomes, depths, rule)
     accepted = []
     for draft, outcome, depth in zip(drafts, outcomes, depths.tolist(), strict=True):
         best, deepest, moved = 0, max(0, min(depth, draft.shape[0] - 1)), True
@@ -248,15 +123,24 @@ def tree_attention(
     lengths: torch.Tensor,
     row_ptr: torch.Tensor,
     visibility: torch.Tensor,
-    scale: float,
-    block_table: torch.Tensor | None,
+    scale: float | None = None,
+    block_table: torch.Tensor | None = None,
+    splits: int = 1,
+    most_rows: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`specrs.ops.attention.tree_attention`."""
+    """As :func:`specrs.ops.attention.tree_attention`; `splits` and `most_rows` only matter to a device."""
+    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits)
+    scale = 1 / math.sqrt(query.shape[2]) if scale is None else scale
     group, page_size = query.shape[1] // keys.shape[1], keys.shape[2]
-    outs, sums = [], []
+    outs = [torch.zeros((0, *query.shape[1:]))]
+    sums = [torch.zeros((0, query.shape[1]))]
     for b, prefix in enumerate(lengths.tolist()):
         first, end = int(row_ptr[b]), int(row_ptr[b + 1])
         count = end - first
+        if not 0 <= prefix <= page_size * (1 if block_table is None else block_table.shape[1]) - count:
+            outs.append(torch.zeros(count, *query.shape[1:]))
+            sums.append(torch.full((count, query.shape[1]), -math.inf))
+            continue
         slots = torch.arange(prefix + count)
         pages = torch.full_like(slots, b) if block_table is None else block_table[b].long()[slots // page_size]
         k, v = (
@@ -272,9 +156,14 @@ def tree_attention(
 
 
 def commit_cache(
-    tensors: Sequence[torch.Tensor], lengths: torch.Tensor, verdict: Verdict, block_table: torch.Tensor | None
+    tensors: Sequence[torch.Tensor],
+    addresses: torch.Tensor,
+    lengths: torch.Tensor,
+    verdict: Verdict,
+    block_table: torch.Tensor | None,
 ) -> None:
     """As :func:`specrs.ops.attention.commit_cache`."""
+    check_commit(tensors, addresses, lengths, verdict, block_table)
     page_size = tensors[0].shape[2]
     capacity = page_size * (1 if block_table is None else block_table.shape[1])
     for b, (count, start) in enumerate(zip(verdict.accepted.tolist(), lengths.tolist(), strict=True)):

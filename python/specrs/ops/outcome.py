@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from specrs.errors import InvalidInputError
+from specrs.ops.draft import check_tensor
 from specrs.ops.launch import Argument, launch
 from specrs.ops.rows import RowStatistics, logits_suffix, row_statistics
-from specrs.ops.verify import check_tensor
 
 if TYPE_CHECKING:
     import torch
 
 #: Most ids that one row can return.
 MOST_BEST = 256
+#: Rules of acceptance for diffusion models, in the kernel's order.
+UNMASK_RULES = ("exact", "policy", "token")
 
 
 class BestIds(NamedTuple):
@@ -64,13 +66,19 @@ def fork_tokens(
     total : int
         Length of the result.
     """
+    check_fork(logits, exclude, counts, offsets)
+    return _best(logits, row_statistics(logits), counts, 0, exclude, offsets, total)
+
+
+def check_fork(logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor) -> None:
+    """Refuse what is not one entry per row, in its type."""
     import torch
 
     rows = logits.shape[0]
+    logits_suffix(logits)
     check_tensor("exclude", exclude, torch.int64, (rows,))
     check_tensor("counts", counts, torch.int32, (rows,))
     check_tensor("offsets", offsets, torch.int64, (rows,))
-    return _best(logits, row_statistics(logits), counts, 0, exclude, offsets, total)
 
 
 def _best(
@@ -111,7 +119,7 @@ def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
 
 
 def select_lengths(
-    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float = 1.02
+    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float = 0.02
 ) -> torch.Tensor:
     """Return how many drafts of each chain to score: int32 (B,), the length of most expected tokens per cost.
 
@@ -124,7 +132,7 @@ def select_lengths(
     cost : tensor, shape (C,)
         float32: ``cost[L]`` of scoring L drafts; lengths stay below C.
     hysteresis : float
-        What a longer draft must win by.
+        The share by which drafting at all must beat drafting nothing.
     """
     import torch
 
@@ -160,11 +168,22 @@ def accept_unmasked(
     """
     import torch
 
+    number = check_unmasked(drafts, outcomes, depths, rule)
     batch, levels, width = drafts.shape
-    check_tensor("drafts", drafts, torch.int64, (batch, levels, width))
-    check_tensor("outcomes", outcomes, torch.int64, (batch, levels, width))
-    check_tensor("depths", depths, torch.int32, (batch,))
-    number = {"exact": 0, "policy": 1, "token": 2}[rule]
     accepted = torch.empty(batch, dtype=torch.int32, device=drafts.device)
     launch("accept_unmasked", batch, [drafts, outcomes, depths, levels - 1, width, number, mask, accepted])
     return accepted
+
+
+def check_unmasked(drafts: torch.Tensor, outcomes: torch.Tensor, depths: torch.Tensor, rule: str) -> int:
+    """Refuse drafts that do not belong together and unknown rules; return the rule's number."""
+    import torch
+
+    if rule not in UNMASK_RULES:
+        raise InvalidInputError(f"rule must be one of {', '.join(UNMASK_RULES)}, got '{rule}'")
+    if drafts.dim() != 3:
+        raise InvalidInputError(f"drafts must be of shape (B, d + 1, W), got {tuple(drafts.shape)}")
+    check_tensor("drafts", drafts, torch.int64, tuple(drafts.shape))
+    check_tensor("outcomes", outcomes, torch.int64, tuple(drafts.shape))
+    check_tensor("depths", depths, torch.int32, (drafts.shape[0],))
+    return UNMASK_RULES.index(rule)

@@ -45,10 +45,11 @@ class RowStatistics(NamedTuple):
 
 
 class RowLaws(NamedTuple):
-    """Sampling laws of each row: ``laws`` (R, 8) int32 words, ``masses`` (R, tiles) float64."""
+    """Sampling laws of rows: ``laws`` (R, 8) int32 words, ``masses`` (R, tiles) float64, and what they came from."""
 
     laws: torch.Tensor
     masses: torch.Tensor
+    partials: torch.Tensor
     tiles: int
 
 
@@ -115,9 +116,7 @@ def row_statistics(
     return out
 
 
-def row_laws(
-    logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling, entropy: torch.Tensor | None = None
-) -> RowLaws:
+def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) -> RowLaws:
     """Form the sampling law of each row (temperature, top-k, top-p, min-p) without a matrix of probabilities.
 
     Parameters
@@ -128,8 +127,6 @@ def row_laws(
         int64; request ``b`` owns the rows ``row_ptr[b]`` to ``row_ptr[b + 1]``.
     sampling : Sampling
         One entry per request.
-    entropy : tensor, shape (R,), optional
-        float32, to receive the laws' entropies in nats.
     """
     import torch
 
@@ -151,10 +148,9 @@ def row_laws(
             *sampling,
             laws,
             masses,
-            entropy,
         ],
     )
-    return RowLaws(laws, masses, tiles)
+    return RowLaws(laws, masses, partials, tiles)
 
 
 def draw_rows(logits: torch.Tensor, laws: RowLaws, emit: torch.Tensor) -> torch.Tensor:

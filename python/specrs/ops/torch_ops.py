@@ -1,60 +1,62 @@
 """Registers ``torch.ops.specrs.*``: schemas, CUDA kernels, CPU implementations and the shapes that the compiler needs.
 
-Import this module to have the ops; nothing else in the package needs them registered. Each op is functional; the
-verifications, which an engine replays from a captured graph, also have an ``_out`` form that fills given tensors.
+Import this module to have the ops. Each op is functional; the verifications, which an engine replays from a captured
+graph, also have an ``_out`` form that fills given tensors.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from specrs.errors import InvalidInputError
-from specrs.ops import attention, cpu, outcome, rows, verify
-from specrs.ops.rows import RowStatistics, Sampling
-from specrs.ops.verify import ChainRule, DraftLaw, DraftTree, Verdict
+from specrs.ops import attention, cpu, outcome, rows, rust, verify
+from specrs.ops.draft import DraftLaw, DraftTree, Verdict, check_draft, check_tensor, verdict_to_fill
+from specrs.ops.relaxed import RelaxedRule, RelaxedVerdict, verify_relaxed
+from specrs.ops.round import FACTS, TYPES, Round, buffer_bytes, on_host
+from specrs.ops.rows import RowStatistics, Sampling, logits_suffix
+from specrs.verification.logits import as_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Kept for the life of the module: its ops vanish with it. A fragment, since other modules add their own ops.
 LIBRARY: Any = torch.library.Library("specrs", "FRAGMENT")
 
 Tensor = torch.Tensor
 
-#: Logits, tree, sampling, draft law, accept and emit coins.
-Sampled = tuple[Tensor, DraftTree, Sampling, DraftLaw, Tensor, Tensor]
-
 _TREE = "Tensor logits, Tensor row_ptr, Tensor tokens, Tensor parents, int longest"
 _SAMPLING = "Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p"
-_DRAFT = "Tensor? draft_probs, Tensor? draft_ids, Tensor? draft_rows"
-_VERDICT = "(Tensor path, Tensor accepted, Tensor bonus, Tensor status)"
+_WALK = f"{_TREE}, {_SAMPLING}, Tensor emit"
+_CHAIN = f"{_TREE}, {_SAMPLING}, Tensor? draft_probs, Tensor? draft_ids, Tensor? draft_rows, Tensor accept, Tensor emit"
+_RULE = "str rule, float[] knobs, Tensor? target_weight=None, Tensor? budget=None, bool beyond_support=False"
+_VERDICT = "Tensor path, Tensor accepted, Tensor bonus, Tensor status"
 _FILLED = "Tensor(a!) path, Tensor(b!) accepted, Tensor(c!) bonus, Tensor(d!) status"
-_RULE = "str rule='ratio', Tensor? target_weight=None, float lenience=1.0, float epsilon=0.3, float delta=0.09, int k=1"
-_CHAIN = f"{_TREE}, {_SAMPLING}, {_DRAFT}, Tensor accept, Tensor emit"
 
 SCHEMAS = [
-    f"verify_walk({_TREE}, {_SAMPLING}, Tensor emit) -> {_VERDICT}",
-    f"verify_walk_out({_TREE}, {_SAMPLING}, Tensor emit, {_FILLED}) -> ()",
-    f"verify_chain({_CHAIN}, {_RULE}) -> {_VERDICT}",
-    f"verify_chain_out({_CHAIN}, {_FILLED}, {_RULE}) -> ()",
-    f"verify_block({_CHAIN}) -> {_VERDICT}",
+    f"verify_walk({_WALK}) -> ({_VERDICT})",
+    f"verify_walk_out({_WALK}, {_FILLED}) -> ()",
+    f"verify_chain({_CHAIN}) -> ({_VERDICT})",
+    f"verify_chain_out({_CHAIN}, {_FILLED}) -> ()",
+    f"verify_block({_CHAIN}) -> ({_VERDICT})",
     f"verify_block_out({_CHAIN}, {_FILLED}) -> ()",
-    f"verify_siblings({_CHAIN}, bool with_replacement=False) -> {_VERDICT}",
+    f"verify_siblings({_CHAIN}, bool with_replacement=False) -> ({_VERDICT})",
     f"verify_siblings_out({_CHAIN}, {_FILLED}, bool with_replacement=False) -> ()",
+    f"verify_relaxed({_CHAIN}, {_RULE}) -> ({_VERDICT}, Tensor bias)",
+    f"verify_relaxed_out({_CHAIN}, {_FILLED}, Tensor(e!) bias, {_RULE}) -> ()",
+    "verify_round(Tensor logits, Tensor round, Tensor? draft_probs, int requests, int longest, str rule='exact', "
+    "float[] knobs=[], bool budgeted=False) -> Tensor",
     "row_statistics(Tensor logits, Tensor? row_ptr=None, Tensor? temperature=None, int exclude=-1) -> "
     "(Tensor argmax, Tensor max_prob, Tensor entropy, Tensor log_sum_exp, Tensor status)",
     "top_k_rows(Tensor logits, int k, int exclude=-1) -> (Tensor ids, Tensor probs)",
     "fork_tokens(Tensor logits, Tensor exclude, Tensor counts, Tensor offsets, int total) -> "
     "(Tensor ids, Tensor probs)",
     "lookup_cache(Tensor keys, Tensor queries) -> Tensor",
-    "select_lengths(Tensor confidence, Tensor row_ptr, Tensor cost, float hysteresis=1.02) -> Tensor",
+    "select_lengths(Tensor confidence, Tensor row_ptr, Tensor cost, float hysteresis=0.02) -> Tensor",
     "accept_unmasked(Tensor drafts, Tensor outcomes, Tensor depths, int mask, str rule='policy') -> Tensor",
     "round_coins(Tensor seeds, Tensor samples, Tensor positions, Tensor row_ptr, Tensor parents, "
-    "bool by_sibling=False) -> "
-    "(Tensor accept, Tensor emit)",
+    "bool by_sibling=False) -> (Tensor accept, Tensor emit)",
     "tree_attention(Tensor query, Tensor keys, Tensor values, Tensor lengths, Tensor row_ptr, Tensor visibility, "
     "float? scale=None, Tensor? block_table=None, int splits=1, int? most_rows=None) -> (Tensor out, Tensor lse)",
     "commit_cache(Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, "
@@ -62,139 +64,179 @@ SCHEMAS = [
 ]
 
 
-def walk_cuda(
-    logits: Tensor,
-    row_ptr: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    longest: int,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    emit: Tensor,
-    *out: Tensor,
-) -> Verdict:
-    """Run :func:`specrs.ops.verify.verify_walk`, into `out` if it is given."""
-    tree, sampling = DraftTree(row_ptr, tokens, parents, longest), Sampling(temperature, top_k, top_p, min_p)
-    return verify.verify_walk(logits, tree, sampling, emit, Verdict(*out) if out else None)
+class Call(NamedTuple):
+    """The arguments of a verification's schema, put together; `out` and `options` are what its form adds."""
+
+    logits: Tensor
+    tree: DraftTree
+    sampling: Sampling
+    draft: DraftLaw
+    accept: Tensor
+    emit: Tensor
+    out: tuple[Tensor, ...]
+    options: tuple[Any, ...]
+
+    @staticmethod
+    def of(arguments: tuple[Any, ...], *, walk: bool, filled: int) -> Call:
+        """Read `arguments`, of which `filled` are tensors to fill."""
+        logits, tree, sampling = arguments[0], DraftTree(*arguments[1:5]), Sampling(*arguments[5:9])
+        draft, accept, emit, rest = DraftLaw(), arguments[9], arguments[9], arguments[10:]
+        if not walk:
+            draft, accept, emit, rest = DraftLaw(*arguments[9:12]), arguments[12], arguments[13], arguments[14:]
+        return Call(logits, tree, sampling, draft, accept, emit, rest[:filled], rest[filled:])
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict to fill, if there is one."""
+        return Verdict(*self.out[:4]) if self.out else None
 
 
-def walk_cpu(
-    logits: Tensor,
-    row_ptr: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    longest: int,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    emit: Tensor,
-    *out: Tensor,
-) -> Verdict:
-    """Run the Rust rule of the same name, into `out` if it is given."""
-    tree, sampling = DraftTree(row_ptr, tokens, parents, longest), Sampling(temperature, top_k, top_p, min_p)
-    return _fill(out, cpu.verify("greedy_or_fixed", logits, tree, sampling, emit, emit, DraftLaw()))
+def _relaxed_rule(call: Call) -> RelaxedRule:
+    kind, knobs, *rest = call.options
+    return RelaxedRule(kind, tuple(knobs), *rest)
 
 
-def _sampled(
-    logits: Tensor,
-    row_ptr: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    longest: int,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    draft_probs: Tensor | None,
-    draft_ids: Tensor | None,
-    draft_rows: Tensor | None,
-    accept: Tensor,
-    emit: Tensor,
-    *rest: Any,
-) -> tuple[Sampled, tuple[Tensor, ...], tuple[Any, ...]]:
-    """Return what every rule with a draft law is called with, the tensors to fill if any, and what is left."""
-    tree, sampling = DraftTree(row_ptr, tokens, parents, longest), Sampling(temperature, top_k, top_p, min_p)
-    draft = DraftLaw(draft_probs, draft_ids, draft_rows)
-    out = rest[:4] if len(rest) >= 4 and all(isinstance(item, Tensor) for item in rest[:4]) else ()
-    return (logits, tree, sampling, draft, accept, emit), out, rest[len(out) :]
+def _with_replacement(call: Call) -> bool:
+    return bool(call.options and call.options[0])
 
 
-def _rule(options: tuple[Any, ...]) -> ChainRule:
-    rule = ChainRule(*options)
-    if rule.kind not in verify.RULES:
-        raise InvalidInputError(f"rule must be one of {', '.join(verify.RULES)}, got '{rule.kind}'")
-    return rule
+def _walk_cuda(call: Call) -> tuple[Tensor, ...]:
+    return verify.verify_walk(call.logits, call.tree, call.sampling, call.emit, call.verdict)
 
 
-def chain_cuda(*arguments: Any) -> Verdict:
-    """Run :func:`specrs.ops.verify.verify_chain` on the arguments of either form's schema."""
-    inputs, out, options = _sampled(*arguments)
-    return verify.verify_chain(*inputs, _rule(options), Verdict(*out) if out else None)
+def _chain_cuda(call: Call) -> tuple[Tensor, ...]:
+    return verify.verify_chain(*call[:6], call.verdict)
 
 
-def chain_cpu(*arguments: Any) -> Verdict:
-    """Run the Rust rule of the same name on the arguments of either form's schema."""
-    inputs, out, options = _sampled(*arguments)
-    return _fill(out, cpu.verify_chain(*inputs, _rule(options)))
+def _block_cuda(call: Call) -> tuple[Tensor, ...]:
+    return verify.verify_block(*call[:6], call.verdict)
 
 
-def block_cuda(*arguments: Any) -> Verdict:
-    """Run :func:`specrs.ops.verify.verify_block` on the arguments of either form's schema."""
-    inputs, out, _ = _sampled(*arguments)
-    return verify.verify_block(*inputs, Verdict(*out) if out else None)
+def _siblings_cuda(call: Call) -> tuple[Tensor, ...]:
+    return verify.verify_siblings(*call[:6], with_replacement=_with_replacement(call), out=call.verdict)
 
 
-def block_cpu(*arguments: Any) -> Verdict:
-    """Run the Rust rule of the same name on the arguments of either form's schema."""
-    (logits, tree, sampling, draft, accept, emit), out, _ = _sampled(*arguments)
-    return _fill(out, cpu.verify("block", logits, tree, sampling, accept, emit, draft))
+def _relaxed_cuda(call: Call) -> tuple[Tensor, ...]:
+    return verify_relaxed(*call[:6], _relaxed_rule(call), RelaxedVerdict(*call.out) if call.out else None)
 
 
-def siblings_cuda(*arguments: Any) -> Verdict:
-    """Run :func:`specrs.ops.verify.verify_siblings` on the arguments of either form's schema."""
-    inputs, out, options = _sampled(*arguments)
-    return verify.verify_siblings(
-        *inputs, with_replacement=bool(options and options[0]), out=Verdict(*out) if out else None
-    )
+def _rust(rule: str) -> Callable[[Call], tuple[Tensor, ...]]:
+    def run(call: Call) -> tuple[Tensor, ...]:
+        return rust.verify(rule, call.logits, call.tree, call.sampling, call.accept, call.emit, call.draft)
+
+    return run
 
 
-def siblings_cpu(*arguments: Any) -> Verdict:
-    """Run the Rust rule of the same name on the arguments of either form's schema."""
-    (logits, tree, sampling, draft, accept, emit), out, options = _sampled(*arguments)
-    name = "specinfer" if options and options[0] else "without_replacement"
-    return _fill(out, cpu.verify(name, logits, tree, sampling, accept, emit, draft))
+def _siblings_cpu(call: Call) -> tuple[Tensor, ...]:
+    return _rust("specinfer" if _with_replacement(call) else "without_replacement")(call)
 
 
-def _fill(out: tuple[Tensor, ...], made: Verdict) -> Verdict:
-    for filled, tensor in zip(out, made, strict=False):
-        filled.copy_(tensor)
-    return Verdict(*out) if out else made
+def _relaxed_cpu(call: Call) -> tuple[Tensor, ...]:
+    return rust.verify_relaxed(*call[:6], _relaxed_rule(call))
 
 
-def _without_result(function: Callable[..., Verdict]) -> Callable[..., None]:
-    """Return the form of an op that fills the caller's tensors and returns nothing."""
+#: Name: kernels, Rust rule.
+VERIFICATIONS: dict[str, tuple[Callable[[Call], tuple[Tensor, ...]], Callable[[Call], tuple[Tensor, ...]]]] = {
+    "verify_walk": (_walk_cuda, _rust("greedy_or_fixed")),
+    "verify_chain": (_chain_cuda, _rust("chain")),
+    "verify_block": (_block_cuda, _rust("block")),
+    "verify_siblings": (_siblings_cuda, _siblings_cpu),
+    "verify_relaxed": (_relaxed_cuda, _relaxed_cpu),
+}
+
+
+def verdict_shape(logits: Tensor, *arguments: Any) -> Verdict:
+    """Return the tensors that a verification returns, without their values."""
+    return verdict_to_fill(None, logits, DraftTree(*arguments[:4]))
+
+
+def relaxed_shape(logits: Tensor, *arguments: Any) -> RelaxedVerdict:
+    """Return the tensors that a relaxed verification returns, without their values."""
+    verdict = verdict_shape(logits, *arguments)
+    return RelaxedVerdict(*verdict, verdict.bonus.new_empty(verdict.bonus.shape, dtype=torch.float64))
+
+
+def _functional(name: str, run: Callable[[Call], tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    def call(*arguments: Any) -> tuple[Tensor, ...]:
+        return run(Call.of(arguments, walk=name == "verify_walk", filled=0))
+
+    return call
+
+
+def _filling(name: str, run: Callable[[Call], tuple[Tensor, ...]]) -> Callable[..., None]:
+    """Return the form of a verification that fills the caller's tensors and returns nothing."""
 
     def fill(*arguments: Any) -> None:
-        function(*arguments)
+        given = Call.of(arguments, walk=name == "verify_walk", filled=5 if name == "verify_relaxed" else 4)
+        for filled, made in zip(given.out, run(given), strict=True):
+            if filled is not made:  # the Rust rules return tensors of their own
+                filled.copy_(made)
 
     return fill
 
 
-def verdict_shape(
-    logits: Tensor, row_ptr: Tensor, tokens: Tensor, parents: Tensor, longest: int, *rest: Any
-) -> Verdict:
-    """Return the tensors that a verification returns, without their values."""
-    return verify.empty_verdict(logits, row_ptr.shape[0] - 1, longest)
+_ROUND_TYPES = [torch.int64] * 5 + [torch.float64] + [torch.int32] * 2 + [torch.float32, torch.int32]
+_ROUND_TYPES += [torch.float32] * 3
 
 
-def row_statistics_cpu(
-    logits: Tensor, row_ptr: Tensor | None = None, temperature: Tensor | None = None, exclude: int = -1
-) -> RowStatistics:
-    """Compute the statistics in torch."""
-    return cpu.row_statistics(logits, row_ptr, temperature, exclude)
+def _unpacked(logits: Tensor, buffer: Tensor, requests: int, rule: str, types: list[Any], *, budgeted: bool) -> Round:
+    """Return the parts of a round's buffer once its size fits the logits; arrays if `types` are NumPy's."""
+    nodes, how = logits.shape[0] - requests, {"budgeted": budgeted, "weighted": rule == "ensemble"}
+    check_tensor("round", buffer, torch.uint8, (buffer_bytes(requests, nodes, **how),))
+    if not buffer.is_contiguous():
+        raise InvalidInputError(f"round must be contiguous, got strides {buffer.stride()}")
+    if buffer.device != logits.device:
+        raise InvalidInputError(f"round and logits must be on one device, got {buffer.device} and {logits.device}")
+    given: Any = buffer.numpy() if types is TYPES else buffer
+    return Round.unpacked(given, requests, nodes, **how, types=types)
+
+
+def verify_round_cuda(
+    logits: Tensor,
+    round: Tensor,  # noqa: A002  the schema's word
+    draft_probs: Tensor | None,
+    requests: int,
+    longest: int,
+    rule: str = "exact",
+    knobs: Sequence[float] = (),
+    budgeted: bool = False,
+) -> Tensor:
+    """Verify a round, packed as :class:`specrs.ops.round.Round` says, by the kernels."""
+    given = _unpacked(logits, round, requests, rule, _ROUND_TYPES, budgeted=budgeted)
+    tree = DraftTree(given.row_ptr, given.tokens, given.parents, longest)
+    sampling = Sampling(given.temperature, given.top_k, given.top_p, given.min_p)
+    accept, emit = verify.round_coins(given.seeds, given.samples, given.positions, given.row_ptr, given.parents)
+    law = DraftLaw(draft_probs)
+    bias = None
+    if rule != "exact":
+        weight, budget = given.target_weight if rule == "ensemble" else None, given.budget if budgeted else None
+        relaxed = RelaxedRule(rule, tuple(knobs), weight, budget)  # type: ignore[arg-type]
+        *made, bias = verify_relaxed(logits, tree, sampling, law, accept, emit, relaxed)
+    elif draft_probs is None:
+        made = list(verify.verify_walk(logits, tree, sampling, emit))
+    else:
+        made = list(verify.verify_chain(logits, tree, sampling, law, accept, emit))
+    path, *facts = made
+    facts.append(torch.zeros_like(facts[1]) if bias is None else bias.view(torch.int64))
+    return torch.cat([path.to(torch.int64), *(fact.to(torch.int64)[:, None] for fact in facts)], dim=1)
+
+
+def verify_round_cpu(
+    logits: Tensor,
+    round: Tensor,  # noqa: A002  the schema's word
+    draft_probs: Tensor | None,
+    requests: int,
+    longest: int,
+    rule: str = "exact",
+    knobs: Sequence[float] = (),
+    budgeted: bool = False,
+) -> Tensor:
+    """Verify a round by the Rust rules."""
+    given = _unpacked(logits, round, requests, rule, TYPES, budgeted=budgeted)
+    check_draft(DraftLaw(draft_probs), logits.shape[0] - requests)
+    logits_suffix(logits)
+    probs = None if draft_probs is None else draft_probs.numpy()
+    return torch.from_numpy(on_host(*as_rows(logits), given, probs, rule, knobs).words(longest))
 
 
 def row_statistics_shape(logits: Tensor, *rest: Any) -> RowStatistics:
@@ -208,20 +250,7 @@ def top_k_cuda(logits: Tensor, k: int, exclude: int = -1) -> tuple[Tensor, Tenso
     return outcome.top_k_rows(logits, k, exclude)[:2]
 
 
-def top_k_cpu(logits: Tensor, k: int, exclude: int = -1) -> tuple[Tensor, Tensor]:
-    """Compute the best ids in torch."""
-    if not 1 <= k <= outcome.MOST_BEST:
-        raise InvalidInputError(f"k must be in 1..={outcome.MOST_BEST}, got {k}")
-    rows = logits.shape[0]
-    statistics = cpu.row_statistics(logits, None, None, exclude)
-    counts, excluded = torch.full((rows,), k), torch.full((rows,), exclude)
-    best = cpu.best_ids(logits, statistics, counts, excluded, torch.arange(rows) * k, rows * k)
-    return best.ids.view(rows, k), best.probs.view(rows, k)
-
-
-def top_k_shape(logits: Tensor, k: int, exclude: int = -1) -> tuple[Tensor, Tensor]:
-    """Return the tensors of the best ids, without their values."""
-    shape = (logits.shape[0], k)
+def _best_shape(logits: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape, dtype=torch.float32)
 
 
@@ -230,96 +259,18 @@ def fork_cuda(logits: Tensor, exclude: Tensor, counts: Tensor, offsets: Tensor, 
     return outcome.fork_tokens(logits, exclude, counts, offsets, total)[:2]
 
 
-def fork_cpu(logits: Tensor, exclude: Tensor, counts: Tensor, offsets: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Compute the fork tokens in torch."""
-    statistics = cpu.row_statistics(logits, None, None, -1)
-    return cpu.best_ids(logits, statistics, counts, exclude, offsets, total)[:2]
-
-
-def fork_shape(logits: Tensor, exclude: Tensor, counts: Tensor, offsets: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Return the tensors of the fork tokens, without their values."""
-    return logits.new_empty(total, dtype=torch.int64), logits.new_empty(total, dtype=torch.float32)
-
-
-def select_lengths_cpu(confidence: Tensor, row_ptr: Tensor, cost: Tensor, hysteresis: float = 1.02) -> Tensor:
-    """Choose the lengths in Python."""
-    return cpu.select_lengths(confidence, row_ptr, cost, hysteresis)
-
-
-def accept_unmasked_cpu(drafts: Tensor, outcomes: Tensor, depths: Tensor, mask: int, rule: str = "policy") -> Tensor:
-    """Accept in torch."""
-    return cpu.accept_unmasked(drafts, outcomes, depths, mask, rule)
-
-
-def round_coins_cuda(
-    seeds: Tensor,
-    samples: Tensor,
-    positions: Tensor,
-    row_ptr: Tensor,
-    parents: Tensor,
-    by_sibling: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Run :func:`specrs.ops.verify.round_coins`."""
-    return verify.round_coins(seeds, samples, positions, DraftTree(row_ptr, parents, parents, 0), by_sibling)
-
-
-def round_coins_cpu(
-    seeds: Tensor,
-    samples: Tensor,
-    positions: Tensor,
-    row_ptr: Tensor,
-    parents: Tensor,
-    by_sibling: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Draw the coins in Rust."""
-    return cpu.round_coins(seeds, samples, positions, row_ptr, parents, by_sibling)
-
-
 def round_coins_shape(
-    seeds: Tensor,
-    samples: Tensor,
-    positions: Tensor,
-    row_ptr: Tensor,
-    parents: Tensor,
-    by_sibling: bool = False,
+    seeds: Tensor, samples: Tensor, positions: Tensor, row_ptr: Tensor, parents: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the tensors of the coins, without their values."""
     rows = row_ptr.shape[0] - 1 + parents.shape[0]
     return seeds.new_empty(rows, dtype=torch.float64), seeds.new_empty(rows, dtype=torch.float64)
 
 
-def attention_cuda(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    lengths: Tensor,
-    row_ptr: Tensor,
-    visibility: Tensor,
-    scale: float | None = None,
-    block_table: Tensor | None = None,
-    splits: int = 1,
-    most_rows: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Run :func:`specrs.ops.attention.tree_attention`."""
-    prefix = [query, keys, values, lengths, row_ptr, visibility]
-    return attention.tree_attention(*prefix, scale=scale, block_table=block_table, splits=splits, most_rows=most_rows)
-
-
-def attention_cpu(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    lengths: Tensor,
-    row_ptr: Tensor,
-    visibility: Tensor,
-    scale: float | None = None,
-    block_table: Tensor | None = None,
-    splits: int = 1,
-    most_rows: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Attend in torch; `splits` and `most_rows` only matter to a device."""
-    factor = 1 / math.sqrt(query.shape[2]) if scale is None else scale
-    return cpu.tree_attention(query, keys, values, lengths, row_ptr, visibility, factor, block_table)
+def attention_cuda(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Run :func:`specrs.ops.attention.tree_attention` on the arguments of the schema."""
+    named = dict(zip(("scale", "block_table", "splits", "most_rows"), arguments[6:], strict=False))
+    return attention.tree_attention(*arguments[:6], **named)
 
 
 def attention_shape(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -327,30 +278,14 @@ def attention_shape(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
 
 
-def commit_cuda(
-    tensors: list[Tensor],
-    addresses: Tensor,
-    lengths: Tensor,
-    path: Tensor,
-    accepted: Tensor,
-    bonus: Tensor,
-    block_table: Tensor | None = None,
-) -> None:
-    """Run :func:`specrs.ops.attention.commit_cache`."""
-    attention.commit_cache(tensors, addresses, lengths, Verdict(path, accepted, bonus, accepted), block_table)
+def _committing(commit: Callable[..., None]) -> Callable[..., None]:
+    """Return the op that runs `commit` on a verdict's parts."""
 
+    def run(tensors: list[Tensor], addresses: Tensor, lengths: Tensor, *rest: Any) -> None:
+        path, accepted, bonus, *table = rest
+        commit(tensors, addresses, lengths, Verdict(path, accepted, bonus, accepted), *(table or (None,)))
 
-def commit_cpu(
-    tensors: list[Tensor],
-    addresses: Tensor,
-    lengths: Tensor,
-    path: Tensor,
-    accepted: Tensor,
-    bonus: Tensor,
-    block_table: Tensor | None = None,
-) -> None:
-    """Commit in torch."""
-    cpu.commit_cache(tensors, lengths, Verdict(path, accepted, bonus, accepted), block_table)
+    return run
 
 
 def _nothing(*arguments: Any) -> None:
@@ -359,32 +294,43 @@ def _nothing(*arguments: Any) -> None:
 
 #: Name: CUDA kernel, CPU implementation, shapes of the result.
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    "verify_walk": (walk_cuda, walk_cpu, verdict_shape),
-    "verify_walk_out": (_without_result(walk_cuda), _without_result(walk_cpu), _nothing),
-    "verify_chain": (chain_cuda, chain_cpu, verdict_shape),
-    "verify_chain_out": (_without_result(chain_cuda), _without_result(chain_cpu), _nothing),
-    "verify_block": (block_cuda, block_cpu, verdict_shape),
-    "verify_block_out": (_without_result(block_cuda), _without_result(block_cpu), _nothing),
-    "verify_siblings": (siblings_cuda, siblings_cpu, verdict_shape),
-    "verify_siblings_out": (_without_result(siblings_cuda), _without_result(siblings_cpu), _nothing),
-    "row_statistics": (rows.row_statistics, row_statistics_cpu, row_statistics_shape),
-    "top_k_rows": (top_k_cuda, top_k_cpu, top_k_shape),
-    "fork_tokens": (fork_cuda, fork_cpu, fork_shape),
+    "verify_round": (
+        verify_round_cuda,
+        verify_round_cpu,
+        lambda logits, packed, probs, requests, longest, *rest: packed.new_empty(
+            (requests, longest + FACTS), dtype=torch.int64
+        ),
+    ),
+    "row_statistics": (rows.row_statistics, cpu.row_statistics, row_statistics_shape),
+    "top_k_rows": (
+        top_k_cuda,
+        cpu.top_k_rows,
+        lambda logits, k, *rest: _best_shape(logits, (logits.shape[0], k)),
+    ),
+    "fork_tokens": (
+        fork_cuda,
+        cpu.fork_tokens,
+        lambda logits, exclude, counts, offsets, total: _best_shape(logits, (total,)),
+    ),
     "lookup_cache": (outcome.lookup_cache, cpu.lookup_cache, lambda keys, queries: queries.new_empty(queries.shape[0])),
     "select_lengths": (
         outcome.select_lengths,
-        select_lengths_cpu,
+        rust.select_lengths,
         lambda confidence, row_ptr, *rest: row_ptr.new_empty(row_ptr.shape[0] - 1, dtype=torch.int32),
     ),
     "accept_unmasked": (
         outcome.accept_unmasked,
-        accept_unmasked_cpu,
+        cpu.accept_unmasked,
         lambda drafts, *rest: drafts.new_empty(drafts.shape[0], dtype=torch.int32),
     ),
-    "round_coins": (round_coins_cuda, round_coins_cpu, round_coins_shape),
-    "tree_attention": (attention_cuda, attention_cpu, attention_shape),
-    "commit_cache": (commit_cuda, commit_cpu, _nothing),
+    "round_coins": (verify.round_coins, rust.round_coins, round_coins_shape),
+    "tree_attention": (attention_cuda, cpu.tree_attention, attention_shape),
+    "commit_cache": (_committing(attention.commit_cache), _committing(cpu.commit_cache), _nothing),
 }
+for _name, _runs in VERIFICATIONS.items():
+    _shape = relaxed_shape if _name == "verify_relaxed" else verdict_shape
+    OPS[_name] = (_functional(_name, _runs[0]), _functional(_name, _runs[1]), _shape)
+    OPS[f"{_name}_out"] = (_filling(_name, _runs[0]), _filling(_name, _runs[1]), _nothing)
 
 
 def _register() -> None:
@@ -397,3 +343,6 @@ def _register() -> None:
 
 
 _register()
+
+#: Where the engine finds the ops.
+NAMESPACE: Any = torch.ops.specrs

@@ -29,17 +29,21 @@ pub fn expected_tokens(confidence: &[f32]) -> Vec<f64> {
     all
 }
 
-/// The length with the largest `E(L) / cost[L]`; a longer one must beat the best so far by the factor `1 + hysteresis`.
+/// The length with the largest `E(L) / cost[L]`, the shortest of equals; drafting at all must beat drafting nothing by
+/// the factor `1 + hysteresis`.
 ///
-/// Every length is compared, because a measured cost is a staircase and the rate may fall before it rises again. An
-/// empty draft has length 0; lengths beyond the costs given are not considered.
+/// Every length is compared, because a measured cost is a staircase and the rate may fall before it rises again. The
+/// margin keeps noise in the costs from switching drafting on. Between two lengths the better one wins: the rate is flat
+/// around its maximum (mediant), so a margin at every step would stop short of it. An empty draft has length 0; lengths
+/// beyond the costs given are not considered.
 pub fn best_length(expected: &[f64], cost: &[f64], hysteresis: f64) -> usize {
+    /// Rates that round apart are equal still.
+    const EQUAL: f64 = 1e-12;
     let (mut best, mut chosen) = (0.0, 0);
-    // Equal rates that round apart are equal still.
-    let hysteresis = hysteresis.max(1e-12);
     for (length, (tokens, seconds)) in expected.iter().zip(cost).enumerate() {
         let rate = tokens / seconds;
-        if length == 0 || rate > best * (1.0 + hysteresis) {
+        let margin = if chosen == 0 { hysteresis.max(EQUAL) } else { EQUAL };
+        if length == 0 || rate > best * (1.0 + margin) {
             (best, chosen) = (rate, length);
         }
     }
@@ -303,5 +307,13 @@ mod tests {
         assert_eq!(expected_tokens(&[-1.0]), [1.0, 1.0]);
         assert!(expected_tokens(&[f32::INFINITY])[1] < 2.0);
         assert_eq!(best_length(&expected_tokens(&[]), &[1.0], 0.02), 0);
+    }
+
+    #[test]
+    fn the_margin_is_for_drafting_at_all() {
+        // Rates 1, 1.03, 1.04, 1.045: with 2 % the first step is worth it, and then the best is the best.
+        let (expected, cost) = ([1.03, 1.03 * 1.03, 1.04 * 1.03, 1.045 * 1.03], [1.03; 4]);
+        assert_eq!(best_length(&expected, &cost, 0.02), 3);
+        assert_eq!(best_length(&expected, &cost, 0.05), 0);
     }
 }

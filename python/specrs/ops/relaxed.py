@@ -1,0 +1,148 @@
+"""Relaxed verification on the device: a choice and its bias per row, then a walk that stays within the budget."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from specrs.errors import InvalidInputError
+from specrs.ops.draft import (
+    DraftLaw,
+    DraftTree,
+    Verdict,
+    check_coins,
+    check_draft,
+    check_tensor,
+    check_tree,
+    empty,
+    verdict_to_fill,
+)
+from specrs.ops.launch import Argument, launch
+from specrs.ops.rows import Sampling, logits_suffix, row_laws
+from specrs.ops.verify import accept_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+#: Words of one row's choice (``Choice`` of ``cuda/include/specrs/choice.h``).
+CHOICE_WORDS = 8
+
+Kind = Literal[
+    "ensemble",
+    "lenience",
+    "typical",
+    "top_k",
+    "cascade",
+    "fuzzy_total_variation",
+    "fuzzy_jensen_shannon",
+    "fuzzy_kullback_leibler",
+]
+
+#: The rules in the order of the kernel's ``RelaxedRule``, with the number of their knobs.
+KNOBS: dict[str, int] = {
+    "ensemble": 0,
+    "lenience": 1,
+    "typical": 2,
+    "top_k": 1,
+    "cascade": 1,
+    "fuzzy_total_variation": 1,
+    "fuzzy_jensen_shannon": 1,
+    "fuzzy_kullback_leibler": 1,
+}
+
+
+class RelaxedRule(NamedTuple):
+    """A relaxed rule: more drafts stand, the output's law is not the target's. Chains only.
+
+    ``kind`` and ``knobs`` are those of :mod:`specrs.verification.relaxed`: lenience, (epsilon, delta), count, alpha,
+    threshold. An ensemble has none, but ``target_weight`` float32 (N,) in (0, 1]. Target and draft law never mix beyond
+    the target's support unless ``beyond_support`` is set. ``budget`` float64 (B,): bias that each request may gather
+    in the round; a position that would exceed it is verified exactly.
+    """
+
+    kind: Kind
+    knobs: tuple[float, ...] = ()
+    target_weight: torch.Tensor | None = None
+    budget: torch.Tensor | None = None
+    beyond_support: bool = False
+
+    def check(self, nodes: int, requests: int, draft: DraftLaw) -> None:
+        """Refuse knobs without a meaning, before any work."""
+        import torch
+
+        if self.kind not in KNOBS:
+            raise InvalidInputError(f"rule must be one of {', '.join(KNOBS)}, got '{self.kind}'")
+        if len(self.knobs) != KNOBS[self.kind]:
+            raise InvalidInputError(f"rule '{self.kind}' has {KNOBS[self.kind]} knobs, got {list(self.knobs)}")
+        if (self.target_weight is None) == (self.kind == "ensemble"):
+            raise InvalidInputError(f"target_weight is for an ensemble, which needs it; got rule '{self.kind}'")
+        if self.target_weight is not None:
+            check_tensor("target_weight", self.target_weight, torch.float32, (nodes,))
+        if self.budget is not None:
+            check_tensor("budget", self.budget, torch.float64, (requests,))
+        if self.kind not in ("typical", "top_k") and draft.probs is None and nodes:
+            raise InvalidInputError(f"rule '{self.kind}' needs the law that the draft was drawn from, got none")
+        sound: dict[str, Callable[[float], bool]] = {
+            "lenience": lambda factor: 0 < factor <= 1,
+            "top_k": lambda k: k >= 1 and k == int(k),
+        }
+        first = sound.get(self.kind, lambda knob: 0 <= knob < math.inf)
+        if self.kind == "typical" and not (0 < self.knobs[0] <= 1 and 0 < self.knobs[1] < math.inf):
+            raise InvalidInputError(f"epsilon must be in (0, 1] and delta above 0, got {list(self.knobs)}")
+        if self.knobs and not first(self.knobs[0]):
+            raise InvalidInputError(f"the knob of '{self.kind}' is out of its range, got {self.knobs[0]}")
+
+
+class RelaxedVerdict(NamedTuple):
+    """A :class:`specrs.ops.draft.Verdict` and ``bias`` float64 (B,): what each request gathered in the round."""
+
+    path: torch.Tensor
+    accepted: torch.Tensor
+    bonus: torch.Tensor
+    status: torch.Tensor
+    bias: torch.Tensor
+
+
+def verify_relaxed(
+    logits: torch.Tensor,
+    tree: DraftTree,
+    sampling: Sampling,
+    draft: DraftLaw,
+    accept: torch.Tensor,
+    emit: torch.Tensor,
+    rule: RelaxedRule,
+    out: RelaxedVerdict | None = None,
+) -> RelaxedVerdict:
+    """Accept along a chain by a relaxed rule and meter the distance from the target's law.
+
+    Parameters
+    ----------
+    logits, tree, sampling, draft, accept, emit
+        As :func:`specrs.ops.verify.verify_chain`. A greedy request takes its argmax; under an ensemble that of the
+        mixture at temperature 1.
+    rule : RelaxedRule
+    out : RelaxedVerdict, optional
+        Tensors to fill.
+    """
+    import torch
+
+    check_tree(logits, tree, sampling)
+    nodes = tree.tokens.shape[0]
+    check_draft(draft, nodes)
+    rule.check(nodes, tree.requests, draft)
+    check_coins(logits, accept=accept, emit=emit)
+    verdict = verdict_to_fill(None if out is None else Verdict(*out[:4]), logits, tree)
+    bias = empty(logits, (tree.requests,), torch.float64) if out is None else out.bias
+    check_tensor("bias", bias, torch.float64, (tree.requests,))
+    (rows, vocabulary), suffix = logits.shape, logits_suffix(logits)
+    laws = row_laws(logits, tree.row_ptr, sampling)
+    choices = empty(logits, (rows, CHOICE_WORDS), torch.int32)
+    row: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.partials, laws.tiles]
+    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, draft.kind, *draft.arguments(), draft.row_of]
+    knobs: list[Argument] = [*rule.knobs, *(0.0,) * (2 - len(rule.knobs))]
+    how: list[Argument] = [list(KNOBS).index(rule.kind), rule.target_weight, *knobs, int(rule.beyond_support)]
+    launch(f"relaxed_choice_{suffix}", rows, [*row, *nodes_of, *how, choices])
+    accept_chain(logits, tree, laws, draft, accept, emit, [choices, rule.budget, bias], verdict)
+    return RelaxedVerdict(*verdict, bias)
