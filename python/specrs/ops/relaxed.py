@@ -87,8 +87,9 @@ class RelaxedRule(NamedTuple):
         sound: dict[str, Callable[[float], bool]] = {
             "lenience": lambda factor: 0 < factor <= 1,
             "top_k": lambda k: k >= 1 and k == int(k),
+            "other": lambda knob: 0 <= knob < math.inf,
         }
-        first = sound.get(self.kind, lambda knob: 0 <= knob < math.inf)
+        first = sound.get(self.kind, sound["other"])
         if self.kind == "typical" and not (0 < self.knobs[0] <= 1 and 0 < self.knobs[1] < math.inf):
             raise InvalidInputError(f"epsilon must be in (0, 1] and delta above 0, got {list(self.knobs)}")
         if self.knobs and not first(self.knobs[0]):

@@ -82,7 +82,8 @@ def verify_relaxed(
     rule.check(tree.tokens.shape[0], tree.requests, draft)
     knobs = np.array(rule.knobs, np.float32) if rule.target_weight is None else rule.target_weight.numpy()
     budget = None if rule.budget is None else rule.budget.numpy()
-    made, bias = _core.verify_relaxed(*head, knobs, *tail, **law, beyond_support=rule.beyond_support, budget=budget)
+    given: dict[str, Any] = {**law, "beyond_support": rule.beyond_support, "budget": budget}
+    made, bias = _core.verify_relaxed(*head, knobs, *tail, **given)
     return RelaxedVerdict(*_verdict(made, tree.longest), torch.from_numpy(bias))
 
 
