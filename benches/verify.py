@@ -8,13 +8,19 @@ floor is one streaming read (bitwise or) of the same rows. torch runs with one t
 Logits: 'peaked' resembles a language model's (a bulk, and a few hundred tokens above it); 'flat' is plain Gaussian
 noise with thousands of tokens in the nucleus, the worst case for top-p.
 
+64 requests: the same call by a process that may use one core, and by one that may use all.
+
     python benches/verify.py [--json FILE] [--repeats N]
 """
 
 import argparse
+import datetime as dt
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -28,13 +34,13 @@ from specrs.verification import ChainRejection, DenseLaw, FixedCandidates
 VOCABULARY, NODES, INPUTS = 151_936, 16, 12
 
 
-def made_logits(kind, rows, vocabulary, generator):
+def made_logits(kind, rows, vocabulary, generator, dtype=torch.bfloat16):
     logits = torch.randn(rows, vocabulary, generator=generator) * (2.5 if kind == "peaked" else 3.0)
     if kind == "peaked":
         boost = torch.rand(rows, 300, generator=generator) ** 3 * 16 + 4
         where = torch.randint(vocabulary, (rows, 300), generator=generator)
         logits.scatter_(1, where, boost)
-    return logits.bfloat16()
+    return logits.to(dtype)
 
 
 def drawn(logits, temperature, top_p, coins):
@@ -87,15 +93,15 @@ def compare(contestants, inputs, repeats):
 
 
 def floor(logits, *_):
-    np.bitwise_or.reduce(logits.view(torch.uint16).numpy().view(np.uint64).ravel())
+    np.bitwise_or.reduce(logits.view(torch.uint8).numpy().view(np.uint64).ravel())
 
 
-def one_request(kind, temperature, top_p, repeats, generator):
+def one_request(kind, temperature, top_p, repeats, generator, dtype=torch.bfloat16):
     emit = np.random.default_rng(1).random(NODES + 1)
     parents = np.arange(-1, NODES - 1, dtype=np.int32)
     inputs = []
     for _ in range(INPUTS):
-        logits = made_logits(kind, NODES + 1, VOCABULARY, generator)
+        logits = made_logits(kind, NODES + 1, VOCABULARY, generator, dtype)
         inputs.append((logits, drawn(logits, temperature, top_p, emit)[:NODES].copy()))
 
     def ours(logits, tokens):
@@ -106,6 +112,8 @@ def one_request(kind, temperature, top_p, repeats, generator):
         assert len(verdict.path) == NODES
 
     fast = compare({"specrs": ours, "streaming read": floor}, inputs, repeats)
+    if dtype != torch.bfloat16:
+        return fast
     slow = compare(
         {"specrs": ours, "torch ops": lambda logits, tokens: torch_rule(logits, tokens, temperature, top_p)},
         inputs[:2],
@@ -144,7 +152,7 @@ def against_transformers(repeats, generator):
 
 
 def many_requests(repeats, generator):
-    """64 requests x 8 nodes, V = 32,000, sampled."""
+    """64 requests x 8 nodes, V = 32,000, sampled, on the cores that this process may use."""
     requests, nodes, vocabulary = 64, 8, 32_000
     rows = requests * (nodes + 1)
     logits = made_logits("peaked", rows, vocabulary, generator)
@@ -153,47 +161,67 @@ def many_requests(repeats, generator):
     parents = np.tile(np.arange(-1, nodes - 1, dtype=np.int32), requests)
     row_ptr = np.arange(requests + 1) * (nodes + 1)
 
-    def ours(count):
-        last = count * (nodes + 1)
+    def ours():
         specrs.verify(
-            logits[:last], tokens[: count * nodes], parents[: count * nodes], row_ptr[: count + 1], temperature=0.8,
-            top_p=0.95, accept_coins=emit[:last], emit_coins=emit[:last],
+            logits, tokens, parents, row_ptr, temperature=0.8, top_p=0.95, accept_coins=emit, emit_coins=emit
         )  # fmt: skip
 
-    whole = statistics.median(clock(lambda: ours(requests)) for _ in range(repeats))
-    # Single requests are below the size at which threads are started.
-    single = statistics.median(clock(lambda: ours(1)) for _ in range(repeats * 8))
+    both = [(clock(ours), clock(lambda: floor(logits))) for _ in range(repeats * 4)]
     return {
-        "microseconds": round(whole * 1e6, 1),
-        "speedup_over_one_by_one": round(single * requests / whole, 2),
+        "cores": len(os.sched_getaffinity(0)),
+        "microseconds": round(1e6 * statistics.median(ours for ours, _ in both), 1),
+        "over_one_thread's_streaming_read": round(statistics.median(ours / read for ours, read in both), 3),
     }
+
+
+def on_one_core_and_on_all(repeats):
+    """Run ``many_requests`` in processes of their own: how many threads there are is asked once per process."""
+    results = []
+    for cores in (1, len(os.sched_getaffinity(0))):
+        allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores]))
+        command = [sys.executable, __file__, "--many", allowed, "--repeats", str(repeats)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        results.append(json.loads(done.stdout))
+    one, every = results
+    return {"one core": one, "all cores": every, "speedup": round(one["microseconds"] / every["microseconds"], 2)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--many", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if _core.BUILD_PROFILE != "release":
         parser.error("the extension is a debug build; build it with --release")
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
+    if options.many:
+        os.sched_setaffinity(0, set(map(int, options.many.split(","))))
+        print(json.dumps(many_requests(options.repeats, generator)))
+        return
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     results = {
+        "command": f"python benches/verify.py --repeats {options.repeats}",
+        "date": dt.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
         "processor": platform.processor() or platform.machine(),
         "features": dict(_core.cpu_features()),
         "versions": {"specrs": specrs.__version__, "torch": torch.__version__},
     }
-    for name, kind, temperature, top_p in (
-        ("greedy", "peaked", 0.0, 1.0),
-        ("sampled, temperature 0.8, top-p 0.95", "peaked", 0.8, 0.95),
-        ("sampled, temperature 0.8, top-p 0.95, flat law", "flat", 0.8, 0.95),
-        ("sampled, temperature 0.8", "peaked", 0.8, 1.0),
+    for name, kind, temperature, top_p, dtype in (
+        ("greedy", "peaked", 0.0, 1.0, torch.bfloat16),
+        ("sampled, temperature 0.8, top-p 0.95", "peaked", 0.8, 0.95, torch.bfloat16),
+        ("sampled, temperature 0.8, top-p 0.95, flat law", "flat", 0.8, 0.95, torch.bfloat16),
+        ("sampled, temperature 0.8", "peaked", 0.8, 1.0, torch.bfloat16),
+        ("sampled, temperature 0.8, top-p 0.95, float16", "peaked", 0.8, 0.95, torch.float16),
+        ("sampled, temperature 0.8, top-p 0.95, float32", "peaked", 0.8, 0.95, torch.float32),
     ):
-        results[name] = one_request(kind, temperature, top_p, options.repeats, generator)
+        results[name] = one_request(kind, temperature, top_p, options.repeats, generator, dtype)
         print(name, json.dumps(results[name]))
     results["chain rejection, temperature 1"] = against_transformers(options.repeats, generator)
     print("chain rejection", json.dumps(results["chain rejection, temperature 1"]))
-    results["64 requests x 8 nodes, V = 32,000"] = many_requests(options.repeats, generator)
+    results["64 requests x 8 nodes, V = 32,000"] = on_one_core_and_on_all(options.repeats)
     print("64 requests", json.dumps(results["64 requests x 8 nodes, V = 32,000"]))
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")

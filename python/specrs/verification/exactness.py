@@ -8,200 +8,33 @@ emitted text. Nothing is sampled. The law is compared with the target's term by 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise, product
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from specrs import _core
-from specrs.reference import RULES
+from specrs.verification.problems import Problem, Text, distance, drafts, how_drawn, is_possible, path_to, tree_shapes
+from specrs.verification.thresholds import HIGH, Backend, Calls, Outcome, Probe, native, oracle, thresholds
 
-#: The largest coin below 1: rejects whatever can be rejected.
-HIGH = 1.0 - 2.0**-53
-#: Halvings of a coin's interval; what is left is below the thresholds' own float32 rounding.
-HALVINGS = 24
-#: Fractions with denominators up to this are told apart from each other and from rounding.
-LARGEST_DENOMINATOR = 400
-#: How far float32 may put a threshold from its fraction.
-ROUNDING = 2.5e-6
-
-Law = tuple[Fraction, ...]
-Floats = npt.NDArray[np.float64]
-Text = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Target and draft laws behind every context of up to ``depth`` tokens."""
-
-    vocabulary: int
-    depth: int
-    target: Mapping[Text, Law]
-    draft: Mapping[Text, Law]
-
-    @classmethod
-    def random(cls, seed: int, vocabulary: int, depth: int, unit: int, kind: str = "positive") -> Problem:
-        """Draw laws that are multiples of ``1 / unit``; ``kind`` is 'positive', 'zeros' or 'equal'."""
-        generator = random.Random(f"{seed} {vocabulary} {depth} {unit} {kind}")
-
-        def law() -> Law:
-            floor = int(kind == "positive")
-            counts = [floor] * vocabulary
-            for _ in range(unit - floor * vocabulary):
-                counts[generator.randrange(vocabulary)] += 1
-            return tuple(Fraction(count, unit) for count in counts)
-
-        contexts = [text for length in range(depth + 1) for text in product(range(vocabulary), repeat=length)]
-        target = {text: law() for text in contexts}
-        draft = target if kind == "equal" else {text: law() for text in contexts}
-        return cls(vocabulary, depth, target, draft)
-
-    def text_law(self, length: int) -> dict[Text, Fraction]:
-        """Return the target's law of texts of ``length`` tokens."""
-        laws: dict[Text, Fraction] = {}
-        self.extend((), Fraction(1), length, laws)
-        return laws
-
-    def extend(self, text: Text, weight: Fraction, length: int, into: dict[Text, Fraction]) -> None:
-        """Add ``weight`` to the texts of ``length`` that begin with ``text``, continued by the target's law."""
-        if weight == 0:
-            return
-        if len(text) >= length:
-            into[text[:length]] = into.get(text[:length], Fraction(0)) + weight
-            return
-        for token, prob in enumerate(self.target[text]):
-            self.extend((*text, token), weight * prob, length, into)
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Independent verifications of drafts with one tree shape: n of them, N nodes, R = N + 1 rows."""
-
-    #: Shape (n, R, V).
-    target_probs: Floats
-    #: Shape (n, N, V).
-    draft_probs: Floats
-    #: Shape (n, N).
-    tokens: npt.NDArray[np.int64]
-    parents: Sequence[int]
-    #: Shape (n, R).
-    accept: Floats
-    #: Shape (n, R).
-    emit: Floats
-
-
-Outcome = tuple[tuple[int, ...], int]
-Backend = Callable[[str, Calls], list[Outcome]]
-
-
-def native(rule: str, calls: Calls, law: str = "dense") -> list[Outcome]:
-    """Run the extension; ``law`` is the form in which the draft's law is handed over: dense, sparse or one_hot."""
-    count, rows, vocabulary = calls.target_probs.shape
-    nodes = rows - 1
-    with np.errstate(divide="ignore"):
-        logits = np.log(calls.target_probs).astype(np.float32).reshape(count * rows, vocabulary)
-    draft: dict[str, Any] = {}
-    if law == "one_hot":
-        draft = {"one_hot": True}
-    elif law == "sparse":
-        flat = calls.draft_probs.reshape(count * nodes, vocabulary)
-        draft = {
-            "draft_ptr": np.concatenate([[0], np.cumsum((flat > 0).sum(1))]).astype(np.int64),
-            "draft_ids": np.nonzero(flat)[1].astype(np.uint32),
-            "draft_probs": flat[flat > 0].astype(np.float32),
-        }
-    elif rule != "greedy_or_fixed":
-        draft = {"draft_probs": calls.draft_probs.astype(np.float32).reshape(count * nodes, vocabulary)}
-    path_ptr, path, bonus, _ = _core.verify(
-        logits,
-        "f32",
-        np.arange(count + 1, dtype=np.int64) * rows,
-        calls.tokens.astype(np.uint32).ravel(),
-        np.tile(np.asarray(calls.parents, np.int32), count),
-        rule,
-        np.ones(count, np.float32),
-        np.zeros(count, np.int32),
-        np.ones(count, np.float32),
-        np.zeros(count, np.float32),
-        calls.accept.ravel(),
-        calls.emit.ravel(),
-        **draft,
-    )
-    flat_path, ends = path.tolist(), path_ptr.tolist()
-    return [
-        (tuple(flat_path[begin:end]), token)
-        for begin, end, token in zip(ends[:-1], ends[1:], bonus.tolist(), strict=True)
-    ]
-
-
-def oracle(rule: str, calls: Calls, rules: Mapping[str, Any] = RULES) -> list[Outcome]:
-    """Run the reference implementation, or another one given in ``rules``."""
-    function = rules[rule]
-    return [
-        function(*arguments[:3], calls.parents, *arguments[3:])
-        for arguments in zip(
-            calls.target_probs.tolist(),
-            calls.draft_probs.tolist(),
-            calls.tokens.tolist(),
-            calls.accept.tolist(),
-            calls.emit.tolist(),
-            strict=True,
-        )
-    ]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One threshold to locate: the largest coin below which ``holds`` is true of the outcome."""
-
-    accept: tuple[float, ...]
-    emit: tuple[float, ...]
-    varies: str
-    row: int
-    holds: Callable[[Outcome], bool]
-
-
-def thresholds(rule: str, backend: Backend, calls: Calls, probes: Sequence[tuple[int, Probe]]) -> list[Fraction]:
-    """Locate every probe's threshold; ``probes`` name the draft (an index into ``calls``) that they belong to."""
-    which = np.array([index for index, _ in probes])
-    accept = np.array([probe.accept for _, probe in probes])
-    emit = np.array([probe.emit for _, probe in probes])
-    at = np.arange(len(probes))
-    rows = np.array([probe.row for _, probe in probes])
-    on_accept = np.array([probe.varies == "accept" for _, probe in probes])
-    base = replace(
-        calls,
-        target_probs=calls.target_probs[which],
-        draft_probs=calls.draft_probs[which],
-        tokens=calls.tokens[which],
-    )
-
-    def holds(coins: Floats) -> npt.NDArray[np.bool_]:
-        accepts, emits = accept.copy(), emit.copy()
-        accepts[at[on_accept], rows[on_accept]] = coins[on_accept]
-        emits[at[~on_accept], rows[~on_accept]] = coins[~on_accept]
-        outcomes = backend(rule, replace(base, accept=accepts, emit=emits))
-        return np.array([probe.holds(outcome) for (_, probe), outcome in zip(probes, outcomes, strict=True)])
-
-    low, high = np.zeros(len(probes)), np.ones(len(probes))
-    never, always = ~holds(low), holds(np.full(len(probes), HIGH))
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        true = holds(middle)
-        low, high = np.where(true, middle, low), np.where(true, high, middle)
-    found = np.where(never, 0.0, np.where(always, 1.0, (low + high) / 2))
-    return [recognised(value) for value in found.tolist()]
-
-
-def recognised(value: float) -> Fraction:
-    """Return the fraction that ``value`` is a rounding of; ``value`` itself if there is none."""
-    near = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
-    return near if abs(float(near) - value) < ROUNDING else Fraction(value)
+__all__ = [
+    "Calls",
+    "Probe",
+    "Problem",
+    "distance",
+    "drafts",
+    "how_drawn",
+    "is_possible",
+    "native",
+    "oracle",
+    "outcomes",
+    "output_laws",
+    "path_to",
+    "thresholds",
+    "tokens_per_round",
+    "tree_shapes",
+    "worst_distance",
+]
 
 
 def _begins_with(path: tuple[int, ...]) -> Callable[[Outcome], bool]:
@@ -214,35 +47,6 @@ def _at_least(length: int) -> Callable[[Outcome], bool]:
 
 def _draws_up_to(path: tuple[int, ...], token: int) -> Callable[[Outcome], bool]:
     return lambda outcome: outcome[0] == path and outcome[1] <= token
-
-
-def path_to(parents: Sequence[int], node: int) -> tuple[int, ...]:
-    """Return the nodes from the anchor's child down to ``node``."""
-    path: tuple[int, ...] = ()
-    while node >= 0:
-        path, node = (node, *path), parents[node]
-    return path
-
-
-def drafts(problem: Problem, parents: Sequence[int], how: str) -> Iterator[tuple[Text, Fraction]]:
-    """Yield every draft of a tree shape with its probability.
-
-    ``how`` is 'independent', 'without_replacement', or 'given': every assignment of tokens, each with weight 1.
-    """
-    for tokens in product(range(problem.vocabulary), repeat=len(parents)):
-        weight = Fraction(1)
-        for node, parent in enumerate(parents):
-            if how == "given":
-                continue
-            law = problem.draft[tuple(tokens[step] for step in path_to(parents, parent))]
-            earlier = [tokens[other] for other in range(node) if parents[other] == parent]
-            if how == "without_replacement" and tokens[node] not in earlier:
-                left = 1 - sum(law[token] for token in earlier)
-                weight *= law[tokens[node]] / left if left else 0
-            else:
-                weight *= law[tokens[node]] if how == "independent" else 0
-        if weight:
-            yield tokens, weight
 
 
 def outcomes(
@@ -277,10 +81,17 @@ def output_laws(
     rule: str, backend: Backend, problem: Problem, parents: Sequence[int], how: str
 ) -> list[dict[Text, Fraction]]:
     """Return the law of the text, continued by the target: one, or one per draft if the drafts are 'given'."""
-    laws: dict[int, dict[Text, Fraction]] = {}
+    emitted: dict[int, dict[Text, Fraction]] = {}
     for index, text, weight in outcomes(rule, backend, problem, parents, how):
-        problem.extend(text, weight, problem.depth + 1, laws.setdefault(index if how == "given" else 0, {}))
-    return list(laws.values())
+        texts = emitted.setdefault(index if how == "given" else 0, {})
+        texts[text] = texts.get(text, Fraction(0)) + weight
+    laws = []
+    for texts in emitted.values():
+        law: dict[Text, Fraction] = {}
+        laws.append(law)
+        for text, weight in texts.items():
+            problem.extend(text, weight, problem.depth + 1, law)
+    return laws
 
 
 def tokens_per_round(rule: str, backend: Backend, problem: Problem, parents: Sequence[int]) -> Fraction:
@@ -400,23 +211,6 @@ def _fixed_probes(rule: str, problem: Problem, parents: Sequence[int], tokens: T
     return probes, assemble
 
 
-def distance(left: Mapping[Text, Fraction], right: Mapping[Text, Fraction]) -> Fraction:
-    """Return the total-variation distance of two laws."""
-    texts = left.keys() | right.keys()
-    zero = Fraction(0)
-    return sum((abs(left.get(text, zero) - right.get(text, zero)) for text in texts), zero) / 2
-
-
-def is_possible(problem: Problem, parents: Sequence[int], how: str) -> bool:
-    """Tell whether the drafter always fills the tree shape: siblings without replacement need support enough."""
-    return how == "given" or sum(weight for _, weight in drafts(problem, parents, how)) == 1
-
-
-def how_drawn(rule: str) -> str:
-    """Return how ``drafts`` draws for a rule."""
-    return {"greedy_or_fixed": "given", "without_replacement": "without_replacement"}.get(rule, "independent")
-
-
 def worst_distance(
     rule: str, backend: Backend, problem: Problem, parents: Sequence[int], how: str | None = None
 ) -> Fraction:
@@ -424,10 +218,3 @@ def worst_distance(
     how = how_drawn(rule) if how is None else how
     wanted = problem.text_law(problem.depth + 1)
     return max(distance(law, wanted) for law in output_laws(rule, backend, problem, parents, how))
-
-
-def tree_shapes(nodes: int, depth: int) -> Iterator[tuple[int, ...]]:
-    """Yield the parents of every tree with ``nodes`` nodes in topological order and at most ``depth`` levels."""
-    for parents in product(*(range(-1, node) for node in range(nodes))):
-        if max((len(path_to(parents, node)) for node in range(nodes)), default=0) <= depth:
-            yield parents
