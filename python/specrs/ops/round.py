@@ -140,10 +140,10 @@ def on_host(
     rest: list[Any] = [given.temperature, given.top_k, given.top_p, given.min_p, *coins]
     if rule == "exact":
         name = "greedy_or_fixed" if draft_probs is None else "chain"
-        verdict = _core.verify(*tree, name, *rest, draft_probs)
+        verdict = _core.verify(*[*tree, name, *rest, draft_probs])
         return Verdict(*verdict, bias=np.zeros(len(verdict[2])))
     how = given.target_weight if rule == "ensemble" else np.array(knobs, np.float32)
     law: dict[str, Any] = {"one_hot": True} if draft_probs is None else {"draft_probs": draft_probs}
     law["budget"] = given.budget if len(given.budget) else None
-    verdict, bias = _core.verify_relaxed(*tree, rule, how, *rest, **law)
+    verdict, bias = _core.verify_relaxed(*[*tree, rule, how, *rest], **law)
     return Verdict(*verdict, bias=bias)

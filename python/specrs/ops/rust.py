@@ -83,7 +83,7 @@ def verify_relaxed(
     knobs = np.array(rule.knobs, np.float32) if rule.target_weight is None else rule.target_weight.numpy()
     budget = None if rule.budget is None else rule.budget.numpy()
     given: dict[str, Any] = {**law, "beyond_support": rule.beyond_support, "budget": budget}
-    made, bias = _core.verify_relaxed(*head, knobs, *tail, **given)
+    made, bias = _core.verify_relaxed(*[*head, knobs, *tail], **given)
     return RelaxedVerdict(*_verdict(made, tree.longest), torch.from_numpy(bias))
 
 
