@@ -213,7 +213,7 @@ RELAXED = [
     ("lenience", [0.6]),
     ("typical", [0.3, 0.09]),
     ("top_k", [3.0]),
-    ("cascade", [0.4]),
+    ("cascade", [4.0]),
     ("fuzzy_total_variation", [0.6]),
     ("fuzzy_jensen_shannon", [0.3]),
     ("fuzzy_kullback_leibler", [1.2]),
@@ -228,6 +228,7 @@ def test_relaxed_rules_equal_rust(stand_in, form):
     scores, tree, laws, law, accept, emit = ragged_chains(60, form)
     inputs = [scores, *tree, *laws, *law, accept, emit]
     weight = torch.rand(len(tree.tokens), generator=torch.Generator().manual_seed(3)).clamp(min=0.05)
+    between = []
     for kind, knobs in RELAXED:
         spent = []
         for budget, beyond in ((None, False), (0.3, True), (0.0, False)):
@@ -240,8 +241,13 @@ def test_relaxed_rules_equal_rust(stand_in, form):
                 continue
             spent.append(assert_equals_rust("verify_relaxed", inputs, options).bias)
         if spent:
-            assert float(spent[0].sum()) > float(spent[1].sum()) > float(spent[2].sum()) == 0.0, kind
+            free, bounded, exact = (float(bias.sum()) for bias in spent)
+            # From a draft law with gaps the target is infinitely far: that rule never follows it.
+            assert (free > 0.0) == ((form, kind) != ("sparse", "fuzzy_kullback_leibler")), kind
+            assert free >= bounded >= exact == 0.0, kind
+            between.append(free > bounded > 0.0)
             assert float(spent[1].max()) <= 0.3
+    assert form == "one_hot" or any(between), "no budget ended a rule midway: the case shows nothing"
 
 
 def test_an_ensemble_at_temperature_zero_is_the_mixtures_argmax(stand_in):

@@ -7,6 +7,7 @@ import itertools
 import secrets
 import warnings
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,18 +136,16 @@ def is_stateless(processor: Any) -> bool:
     return bool(getattr(processor, "stateless", False))
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class TokenLogprob:
     """The log-probability of an emitted token, and of the likeliest alternatives.
 
     Natural logarithms of the target's law after penalties, bias and processors, before temperature and truncation.
     """
 
-    __slots__ = ("alternatives", "logprob", "token")
-
-    def __init__(self, token: int, logprob: float, alternatives: tuple[tuple[int, float], ...] = ()) -> None:
-        self.token = token
-        self.logprob = logprob
-        self.alternatives = alternatives
+    token: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
 
     def __repr__(self) -> str:
         return f"TokenLogprob(token={self.token}, logprob={self.logprob:.4f})"
