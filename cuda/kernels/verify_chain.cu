@@ -39,6 +39,7 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
     if (choices && !stop) choice = choices[row];
     // Lane by lane: what a position may spend depends on what those before it spent.
     double before = spent;
+#pragma unroll 1
     for (int lane = 0; choices && lane < 32; lane++) {
       const double cost = __shfl_sync(FULL_WARP, choice.bias, lane);
       const bool within = !budget || spent + cost <= budget[b];
@@ -95,7 +96,7 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
 }  // namespace specrs
 
 #define SPECRS_ACCEPT_CHAIN(suffix, T)                                                                                    \
-  SPECRS_KERNEL(256, accept_chain_##suffix)(                                                                              \
+  SPECRS_KERNEL_FEW(256, 2, accept_chain_##suffix)(                                                                            \
       const void* logits, long long stride, int vocab, const void* laws, const long long* row_ptr, const long long* tokens, \
       int requests, int kind, const float* dense, const long long* sparse_ids, const float* sparse_probs, int width,      \
       const long long* row_of, const double* accept, const void* choices, const double* budget, double* bias,             \

@@ -115,6 +115,8 @@ def test_b43_the_report_shows_memory(drafter):
     """B43: keys and values for this text, not for the whole context; and what the drafter holds."""
     target = tiny_target("llama")
     options = {"draft_model": tiny_target("llama")} if drafter in ("model", "hybrid") else {}
+    if drafter == "model":
+        options["draft_tokens"] = 3  # whether it pays is not asked here: what was drafted takes memory
     made = specrs.generate(target, PROMPT, drafter=drafter, max_new_tokens=12, **options, **FOREVER)
     config = target.model.config
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4

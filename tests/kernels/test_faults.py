@@ -147,7 +147,7 @@ FAULTS = {
     "a margin at each step": (
         "kernels/length_selection.cu",
         "chosen ? multiply(best, 1.0 + EQUAL_RATES) : margin",
-        "multiply(best, 1.0 + fmax(double(hysteresis), EQUAL_RATES))",
+        "multiply(chosen ? best : margin, chosen ? 1.0 + fmax(double(hysteresis), EQUAL_RATES) : 1.0)",
         test_outcome.test_the_margin_is_for_drafting_at_all,
         "select_lengths",
     ),
