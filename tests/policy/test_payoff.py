@@ -65,16 +65,16 @@ def test_learns_from_drafts_that_were_not_verified() -> None:
     assert untouched.save() == before, "no text, no label"
 
 
-def test_slow_rows_shorten_drafts_to_the_fastest_length() -> None:
-    confidence = 0.7
-    offer = chain(list(range(30)), [confidence] * 30)
+@pytest.mark.parametrize("confidence", [0.5, 0.7, 0.9])
+def test_slow_rows_shorten_drafts_to_the_fastest_length(confidence: float) -> None:
+    nodes = np.arange(31)
+    tokens = np.cumsum(confidence**nodes)
+    offer = chain(list(range(30)), list(confidence ** nodes[1:]))
     cheap, dear = started(), started()
     for _ in range(200):
         for rows in (1, 9, 31):
             cheap.note_forward(rows, 0.1 + 0.0001 * rows)
             dear.note_forward(rows, 0.1 + 0.05 * rows)
-    nodes = np.arange(31)
-    tokens = np.cumsum(confidence**nodes)
     fastest = int(np.argmax(tokens / (0.15 + 0.05 * nodes)))
     assert 0 < route(dear, offer)[1] <= fastest + 1
     assert route(cheap, offer)[1] > 2 * route(dear, offer)[1]

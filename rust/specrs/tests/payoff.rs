@@ -85,6 +85,25 @@ fn a_long_text_that_the_model_drafter_has_not_read_is_read_if_much_is_left_to_wr
 }
 
 #[test]
+fn a_prompt_is_not_read_for_tokens_that_the_cache_brings() {
+    let chosen = |cached: bool| {
+        let mut router = router(0.2);
+        let mut text = Vec::new();
+        let unread = Round { remaining: 400, backlog: Some(1500), ..ALONE };
+        for _ in 0..20 {
+            let chain =
+                Offer { tokens: &[7; 8], parents: &[-1, 0, 1, 2, 3, 4, 5, 6], path_probs: &[0.95; 8], match_length: 9 };
+            let chain = if cached { chain } else { Offer::default() };
+            router.route(1, &Round { text: &text, chain, remaining: 8, ..unread }).expect("sound");
+            text.extend([7; 9]);
+        }
+        router.route(1, &Round { text: &text, ..unread }).expect("sound")
+    };
+    assert!(matches!(chosen(false), Choice::Model { .. }), "all tokens of this text are its gain");
+    assert_eq!(chosen(true), Choice::Plain, "of this text it would write next to none");
+}
+
+#[test]
 fn exploration_tries_the_model_drafter_at_its_rate_only_if_there_is_one() {
     let options = PayoffOptions { explore: 0.1, model_cost: 2.0, ..PayoffOptions::default() };
     let mut router = PayoffRouter::new(options).expect("valid");
@@ -179,7 +198,32 @@ fn costs_are_learned_from_timings() {
         one_size.note(1, 0.1);
     }
     assert!((one_size.seconds(1) - 0.1).abs() < 0.005);
-    assert!(one_size.seconds(33) >= one_size.seconds(1));
+    assert!(
+        (one_size.seconds(33) / one_size.seconds(1) - 1.66 / 1.02).abs() < 1e-6,
+        "the guess's shape at the timed scale"
+    );
+}
+
+#[test]
+fn row_counts_between_timed_ones_follow_them_and_not_the_guess() {
+    let mut cost = Cost::new(1.0, 0.02);
+    for _ in 0..60 {
+        for rows in [1, 9, 31] {
+            cost.note(rows, 0.1 + 0.05 * rows as f64);
+        }
+    }
+    for rows in [1, 4, 9, 16, 24, 31, 60] {
+        let want = 0.1 + 0.05 * rows as f64;
+        assert!((cost.seconds(rows) - want).abs() < 0.05 * want, "{rows}: {}", cost.seconds(rows));
+    }
+    // Of any number of row counts few points are kept.
+    for rows in 1..5000 {
+        cost.note(rows, 0.1 + 0.05 * rows as f64);
+    }
+    assert!((cost.seconds(4000) - 200.1).abs() < 10.0, "{}", cost.seconds(4000));
+    let mut free = router(0.0);
+    free.note_model_time(4, 1, 1, 1e-3);
+    assert!(matches!(route(&mut free, &[], &[], BESIDE_A_MODEL), Choice::Model { .. }));
 }
 
 #[test]
@@ -214,6 +258,7 @@ fn a_router_survives_saving_and_damage_is_refused() {
     for _ in 0..50 {
         learned.note_chain(&[(0.7, true), (0.4, false)]);
         learned.note_model(1, 3, true).expect("active");
+        learned.note_forward(2, 0.08);
         learned.note_forward(6, 0.09);
         learned.note_model_time(4, 1, 1, 0.05);
     }
@@ -228,10 +273,12 @@ fn a_router_survives_saving_and_damage_is_refused() {
     }
     for wrong in [
         "",
-        "specrs payoff 1\n",
+        "specrs payoff 2\n",
         &text.replace("chain", "chian"),
         &text.replace("model 0", "model -0.5 "),
-        &text.replace("forward 2 ", "forward 1 "),
+        &text.replace("forward 2 ", "forward 8 "),
+        &text.replace("left 0", "left 1"),
+        &text.replace("draft-guess", "draft"),
         &text[..40],
         &text[..text.len() - 20],
     ] {

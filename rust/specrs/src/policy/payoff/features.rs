@@ -1,7 +1,7 @@
 //! What is known of a cache draft before it is verified, as numbers for a predictor.
 
 use super::request::{Offer, RequestState};
-use super::router::Round;
+use super::round::Round;
 
 /// Number of features.
 pub const FEATURES: usize = 24;

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::features::FEATURES;
+use crate::error::{Error, Result};
 
 /// Most drafts that wait for their text. The oldest is labelled with what is known when another one comes.
 const WAITING: usize = 48;
-/// Nodes tried by the model drafter that the record of all requests counts for.
+/// Nodes tried by the model drafter, or tokens written, that the record of all requests counts for.
 const SHRINK: f64 = 12.0;
 /// Weight that a tried node keeps when another one comes.
 const KEEP: f64 = 0.97;
@@ -35,6 +36,26 @@ pub struct Offer<'a> {
     pub path_probs: &'a [f32],
     /// Longest match behind the draft, in tokens.
     pub match_length: u32,
+}
+
+impl Offer<'_> {
+    /// Refuses arrays that do not fit together.
+    pub(super) fn check(&self) -> Result<()> {
+        let lengths = (self.tokens.len(), self.parents.len(), self.path_probs.len());
+        if lengths.0 != lengths.1 || lengths.0 != lengths.2 {
+            return Err(Error::invalid(format!(
+                "tokens, parents and path_probs must have one length, got {lengths:?}"
+            )));
+        }
+        for (node, &parent) in self.parents.iter().enumerate() {
+            if parent < -1 || parent >= node as i32 {
+                return Err(Error::invalid(format!(
+                    "the parent of node {node} must be -1 or an earlier node, got {parent}"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An offered draft until its fate is known.
@@ -90,6 +111,10 @@ pub(super) struct RequestState {
     pub(super) model: Record,
     /// Share of recent rounds in which the cache was chosen.
     pub(super) cached: f32,
+    /// Tokens written in rounds whose draft was not the cache's.
+    left: usize,
+    /// Tokens of the text when the last round began, and whether that verifies the cache's draft.
+    last: (usize, bool),
     waiting: VecDeque<Waiting>,
     /// Place and accepted length of the last chains whose fate is known.
     done: VecDeque<(usize, usize)>,
@@ -97,10 +122,26 @@ pub(super) struct RequestState {
 
 impl RequestState {
     pub(super) fn new(prompt: usize) -> Self {
-        Self { prompt, ..Self::default() }
+        Self { prompt, last: (prompt, false), ..Self::default() }
+    }
+
+    /// Learns what the last round wrote from the text's length after it.
+    pub(super) fn wrote(&mut self, length: usize) {
+        let (before, cache) = self.last;
+        if !cache {
+            self.left += length.saturating_sub(before);
+        }
+        self.last.0 = before.max(length);
+    }
+
+    /// Share of the text's tokens that the cache leaves to others, shrunk to `prior`.
+    pub(super) fn left(&self, prior: f64) -> f64 {
+        let written = self.last.0.saturating_sub(self.prompt);
+        (self.left as f64 + SHRINK * prior) / (written as f64 + SHRINK)
     }
 
     pub(super) fn chose(&mut self, cache: bool) {
+        self.last.1 = cache;
         self.cached = KEEP_CHOICE * self.cached + (1.0 - KEEP_CHOICE) * f32::from(u8::from(cache));
     }
 

@@ -7,42 +7,13 @@ use super::calibration::Calibration;
 use super::cost::Cost;
 use super::features::features_of;
 use super::mlp::Mlp;
-use super::request::{Example, Offer, Record, RequestState, Shape};
+use super::request::{Example, Record, RequestState, Shape};
+use super::round::{Choice, Round, Rule};
+use super::weighing::Known;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What to verify in the next round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// The first nodes of the cache's chain.
-    Chain {
-        /// How many nodes are worth verifying.
-        nodes: usize,
-    },
-    /// The first nodes of the cache's tree.
-    Tree {
-        /// How many nodes are worth verifying.
-        nodes: usize,
-    },
-    /// A draft of the model drafter.
-    Model {
-        /// How many tokens are worth drafting.
-        nodes: usize,
-    },
-    /// No draft: one plain step.
-    Plain,
-}
-
-/// How a cache draft and the other arm are compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Rule {
-    /// Seconds saved at the costs learned, with the draft cut where that is most.
-    #[default]
-    Rate,
-    /// The whole chain if more than this many accepted tokens are expected of it (Hybrid Verified Decoding: 6).
-    Expected(f32),
-    /// The whole chain if it continues a match of at least this many tokens (SAM-Decoding: 5, `TensorRT-LLM`: 4).
-    Match(u32),
-}
+/// Weight of the newest text in what is expected of others.
+const NEWEST_TEXT: f64 = 0.2;
 
 /// Where a router starts from; everything but `explore` and `longest_model` is learned on.
 #[derive(Clone, Copy, Debug)]
@@ -65,27 +36,6 @@ impl Default for PayoffOptions {
     }
 }
 
-/// What is known of a request when its next round begins.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Round<'a> {
-    /// All committed tokens.
-    pub text: &'a [u32],
-    /// The cache's chain.
-    pub chain: Offer<'a>,
-    /// The cache's tree; empty if trees cannot be verified.
-    pub tree: Offer<'a>,
-    /// Most nodes to verify.
-    pub budget: usize,
-    /// Requests that share the forward.
-    pub batch: usize,
-    /// Tokens that may still be written.
-    pub remaining: usize,
-    /// Committed tokens that the model drafter has not read, at least 1; none where it cannot draft.
-    pub backlog: Option<usize>,
-    /// A coin in [0, 1) that decides on exploration.
-    pub uniform: f64,
-}
-
 /// Compares drafts by the time that their expected tokens save.
 #[derive(Clone, Debug)]
 pub struct PayoffRouter {
@@ -94,6 +44,8 @@ pub struct PayoffRouter {
     pub(super) forward: Cost,
     pub(super) model_forward: Cost,
     pub(super) model: Record,
+    /// Share of a text's tokens that the cache leaves to others, as the requests so far had it.
+    pub(super) left: f64,
     pub(super) options: Knobs,
     pub(super) rule: Rule,
     predictor: Option<Arc<Mlp>>,
@@ -132,6 +84,7 @@ impl PayoffRouter {
             forward: Cost::new(1.0 - token_cost.min(0.5), token_cost),
             model_forward: Cost::new(model_cost * 0.98, model_cost * 0.02),
             model: Record::default(),
+            left: 0.5,
             options: Knobs { acceptance: model_acceptance, longest_model, explore },
             rule: Rule::Rate,
             predictor: None,
@@ -199,6 +152,8 @@ impl PayoffRouter {
             let (chain, tree) = (&mut self.chain, &mut self.tree);
             let mut examples = Vec::new();
             request.label(text, true, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+            request.wrote(text.len());
+            self.left += NEWEST_TEXT * (request.left(self.left) - self.left);
             if let Some(kept) = &mut self.examples {
                 kept.append(&mut examples);
             }
@@ -210,9 +165,7 @@ impl PayoffRouter {
     /// # Errors
     /// If the id is unknown, or the arrays of a draft do not fit together.
     pub fn route(&mut self, id: u64, round: &Round<'_>) -> Result<Choice> {
-        for offer in [&round.chain, &round.tree] {
-            check(offer)?;
-        }
+        round.check()?;
         let Some(request) = self.requests.get_mut(&id) else {
             return Err(unknown(id));
         };
@@ -228,9 +181,14 @@ impl PayoffRouter {
         }
         request.keep(round.text.len(), Shape::Chain, &round.chain, features);
         request.keep(round.text.len(), Shape::Tree, &round.tree, None);
-        let acceptance = request.model.rate(self.model.rate(self.options.acceptance));
-        let written = round.text.len().saturating_sub(request.prompt);
-        let choice = self.choose(round, acceptance, written, predicted);
+        request.wrote(round.text.len());
+        let known = Known {
+            acceptance: request.model.rate(self.model.rate(self.options.acceptance)),
+            written: round.text.len().saturating_sub(request.prompt),
+            left: request.left(self.left),
+            predicted,
+        };
+        let choice = self.choose(round, known);
         if let Some(request) = self.requests.get_mut(&id) {
             request.chose(matches!(choice, Choice::Chain { .. } | Choice::Tree { .. }));
         }
@@ -243,10 +201,9 @@ impl PayoffRouter {
     /// # Errors
     /// If the arrays of a draft do not fit together.
     pub fn weigh(&self, round: &Round<'_>) -> Result<Choice> {
-        for offer in [&round.chain, &round.tree] {
-            check(offer)?;
-        }
-        Ok(self.choose(round, self.model.rate(self.options.acceptance), 0, None))
+        round.check()?;
+        let acceptance = self.model.rate(self.options.acceptance);
+        Ok(self.choose(round, Known { acceptance, written: 0, left: self.left, predicted: None }))
     }
 
     /// Accepted tokens expected of a cache chain, by its calibrated path probabilities.
@@ -303,19 +260,4 @@ fn observe(chain: &mut Calibration, tree: &mut Calibration, shape: Shape, nodes:
         Shape::Tree => tree,
     };
     calibration.observe(nodes.iter().copied());
-}
-
-fn check(offer: &Offer<'_>) -> Result<()> {
-    let lengths = (offer.tokens.len(), offer.parents.len(), offer.path_probs.len());
-    if lengths.0 != lengths.1 || lengths.0 != lengths.2 {
-        return Err(Error::invalid(format!("tokens, parents and path_probs must have one length, got {lengths:?}")));
-    }
-    for (node, &parent) in offer.parents.iter().enumerate() {
-        if parent < -1 || parent >= node as i32 {
-            return Err(Error::invalid(format!(
-                "the parent of node {node} must be -1 or an earlier node, got {parent}"
-            )));
-        }
-    }
-    Ok(())
 }

@@ -1,12 +1,13 @@
 //! What a router learned, as text with its version.
 
 use super::calibration::Calibration;
-use super::cost::Cost;
+use super::cost::{Cost, Guess};
 use super::request::Record;
 use super::router::{Knobs, PayoffOptions, PayoffRouter};
 use crate::error::{Error, ErrorKind, Result};
 
-const TITLE: &str = "specrs payoff 2";
+const TITLE: &str = "specrs payoff 3";
+const TABLES: [&str; 6] = ["forward-guess", "forward", "draft-guess", "draft", "chain", "tree"];
 
 fn line(name: &str, first: f64, second: f64) -> String {
     format!("{name} {first} {second}\n")
@@ -18,9 +19,13 @@ impl PayoffRouter {
     pub fn save(&self) -> String {
         let Knobs { acceptance, longest_model, explore } = self.options;
         let Record { hits, tries } = self.model;
-        let mut text = format!("{TITLE}\nmodel {acceptance} {longest_model} {hits} {tries}\nexplore {explore}\n");
+        let left = self.left;
+        let model = format!("model {acceptance} {longest_model} {hits} {tries}");
+        let mut text = format!("{TITLE}\n{model}\nexplore {explore}\nleft {left}\n");
         for (name, cost) in [("forward", &self.forward), ("draft", &self.model_forward)] {
-            for (rows, seconds) in cost.points() {
+            let Guess { base, slope } = cost.guess();
+            text += &line(&format!("{name}-guess"), base, slope);
+            for &(rows, seconds) in cost.timed() {
                 text += &line(name, rows, seconds);
             }
         }
@@ -45,7 +50,8 @@ impl PayoffRouter {
         }
         let mut options = PayoffOptions::default();
         let mut model = Record::default();
-        let mut tables: [Vec<(f64, f64)>; 4] = Default::default();
+        let mut left = None;
+        let mut tables: [Vec<(f64, f64)>; TABLES.len()] = Default::default();
         for line in lines {
             let wrong = || corrupt(&format!("line {line:?} is not understood"));
             let number =
@@ -57,29 +63,34 @@ impl PayoffRouter {
                     model = Record { hits: number(hits)?, tries: number(tries)? };
                 }
                 ["explore", share] => options.explore = number(share)?,
+                ["left", share] => left = Some(number(share)?),
                 [name, first, second] => {
-                    let table = ["forward", "draft", "chain", "tree"].iter().position(|known| *known == name);
+                    let table = TABLES.iter().position(|known| *known == name);
                     tables[table.ok_or_else(wrong)?].push((number(first)?, number(second)?));
                 }
                 _ => return Err(wrong()),
             }
         }
         let mut router = Self::new(options).map_err(|error| corrupt(&error.to_string()))?;
-        let cost = |points: &[(f64, f64)]| {
-            let (rows, seconds): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
-            Cost::table(&rows, &seconds).map_err(|error| corrupt(&error.to_string()))
+        let [forward_guess, forward, draft_guess, draft, chain, tree] = tables;
+        let cost = |guess: &[(f64, f64)], timed| match guess {
+            &[(base, slope)] => Cost::from_parts(Guess { base, slope }, timed)
+                .ok_or_else(|| corrupt("costs are not positive and rising")),
+            _ => Err(corrupt(&format!("{} guesses of one cost", guess.len()))),
         };
         let calibration = |counts: &[(f64, f64)]| {
             Calibration::from_counts(counts).ok_or_else(|| corrupt(&format!("{} bins do not fit", counts.len())))
         };
-        router.forward = cost(&tables[0])?;
-        router.model_forward = cost(&tables[1])?;
-        router.chain = calibration(&tables[2])?;
-        router.tree = calibration(&tables[3])?;
+        router.forward = cost(&forward_guess, forward)?;
+        router.model_forward = cost(&draft_guess, draft)?;
+        router.chain = calibration(&chain)?;
+        router.tree = calibration(&tree)?;
         if model.hits > model.tries {
             return Err(corrupt(&format!("{} hits among {} tries", model.hits, model.tries)));
         }
         router.model = model;
+        router.left =
+            left.filter(|share| *share <= 1.0).ok_or_else(|| corrupt("no share of tokens that the cache leaves"))?;
         Ok(router)
     }
 }
