@@ -13,10 +13,11 @@ from specrs.cache import CacheStore, SuffixCache
 from specrs.errors import SpecrsError
 
 if TYPE_CHECKING:
-    from specrs.generation import Chunk, Generation, Stream, generate, stream
+    from specrs.generation import generate, stream
     from specrs.models.loading import load
     from specrs.report.report import Report
     from specrs.session import Session
+    from specrs.streaming import Chunk, Generation, Stream
     from specrs.verification import Verdict, verify
 
 __all__ = [
@@ -38,11 +39,11 @@ __all__ = [
 
 #: Public names that are imported when first used.
 _LAZY = {
-    "Chunk": "specrs.generation",
-    "Generation": "specrs.generation",
+    "Chunk": "specrs.streaming",
+    "Generation": "specrs.streaming",
     "Report": "specrs.report.report",
     "Session": "specrs.session",
-    "Stream": "specrs.generation",
+    "Stream": "specrs.streaming",
     "Verdict": "specrs.verification",
     "generate": "specrs.generation",
     "load": "specrs.models.loading",

@@ -10,7 +10,7 @@ import numpy as np
 from specrs.engine.law import process
 from specrs.engine.request import Request, is_stateless
 from specrs.errors import InvalidInputError
-from specrs.generation import Generation, generate
+from specrs.generation import generate
 from specrs.inputs import eos_ids
 from specrs.method_options import MethodOptions
 from specrs.prompts import encode_prompts
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specrs.models.base import TargetModel
+    from specrs.streaming import Generation
     from specrs.types import TokenArray
 
 #: Two logits closer than this many units in the last place of the model's dtype can change order by rounding alone.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from specrs.cli.arguments import Parser
-    from specrs.generation import Stream
+    from specrs.streaming import Stream
 
 
 def add_arguments(parser: Parser) -> None:
