@@ -9,6 +9,7 @@ from specrs.cli import doctor, main
 
 
 def test_text_names_what_a_bug_report_needs(capsys):
+    """B86: one command whose output goes into a report."""
     assert main(["doctor"]) == 0
     found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert found["specrs"].startswith(f"{specrs.__version__} ({_core.BUILD_PROFILE} build)")

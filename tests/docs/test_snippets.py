@@ -56,3 +56,16 @@ def test_every_page_is_in_the_site():
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.relative_to(ROOT / "docs").as_posix() in site, page
+
+
+def test_b74_every_verifier_is_in_the_table_that_says_whether_it_is_lossless():
+    """B74: the promise in the guide is the one in the code, for every rule that is there."""
+    from specrs import verification
+
+    page = (ROOT / "docs" / "lossless.md").read_text(encoding="utf-8")
+    exact, relaxed = page.split("## Relaxed", 1)
+    rules = [rule for rule in vars(verification).values() if isinstance(rule, type) and hasattr(rule, "lossless")]
+    assert len(rules) == 13, rules
+    for rule in rules:
+        part = exact if rule.lossless else relaxed
+        assert f"| `{rule.__name__}" in part, f"{rule.__name__} (lossless={rule.lossless}) is not in its table"

@@ -24,6 +24,7 @@ def test_defaults_work(cache: SuffixCache) -> None:
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 64, 100_000])
 def test_any_budget_is_taken(cache: SuffixCache, budget: int) -> None:
+    """B65: never more than was asked for, and no error where less is there."""
     for shape in ("chain", "tree"):
         drafted = cache.draft(1, budget, shape=shape, min_prob=0.0)
         assert len(drafted[0]) <= budget

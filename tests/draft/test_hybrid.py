@@ -50,7 +50,7 @@ def test_greedy_text_is_that_of_plain_decoding(batch, draft_tokens, with_model):
 
 
 def test_each_arm_is_taken_where_it_pays():
-    """A router of cheap forwards asks the model for new text and the cache for old; a dear model is not asked."""
+    """B82: a router of cheap forwards asks the model for new text and the cache for old; a dear model is not asked."""
     taken = {}
     for cost in (0.01, 50.0):
         drafter = hybrid(router=PayoffRouter(model_cost=cost, token_cost=0.001, explore=0.0), clock=lambda: 0.0)

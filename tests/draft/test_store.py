@@ -64,6 +64,7 @@ def test_merging_keeps_all_documents_and_one_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    """B65: foreign, damaged and empty files are refused with the reason."""
     with pytest.raises(FileAccessError, match="not a cache store"):
         CacheStore.open(tmp_path)
     CacheStore.create(tmp_path, "one")

@@ -1,6 +1,8 @@
-"""The public cache drafter: one request, many requests, bad input."""
+"""The public cache drafter: one request, many requests, bad input (cases B63, B64)."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 import pytest
@@ -105,3 +107,39 @@ def test_a_chain_has_its_own_parents_and_depths_or_shared_ones_that_nobody_can_c
             elif length:
                 with pytest.raises(ValueError, match="read-only"):
                     column[0] = 77
+
+
+def microseconds_of_a_step(cache: SuffixCache, text: np.ndarray, deepest: int) -> float:
+    """Processor time of one step (append and draft) of a text that repeats, and once more where nothing repeats."""
+    cache.start(1, text)
+    steps, ptr = 200, np.array([0, 1])
+    best = np.inf
+    for attempt in range(5):
+        start = time.process_time()
+        for step in range(steps):
+            cache.step_many([1], text[attempt * steps + step : attempt * steps + step + 1], ptr, deepest)
+        best = min(best, 1e6 * (time.process_time() - start) / steps)
+    cache.abort(1)
+    return best
+
+
+@pytest.mark.parametrize("draft_tokens", [4, 64])
+def test_b63_a_step_costs_the_same_however_long_the_text(draft_tokens: int) -> None:
+    """B63: at 100,000 tokens a step stays within 50 microseconds, and within a few times one at 2,000."""
+    text = np.random.default_rng(0).integers(0, 50_000, 100_000).astype(np.uint32)
+    text[60_000:] = text[:40_000]
+    short, long = (microseconds_of_a_step(SuffixCache(), one, draft_tokens) for one in (text[:2_000], text))
+    assert long < 50, (short, long)
+    assert long < 5 * short + 10, (short, long)
+
+
+def test_b64_a_capped_cache_stays_small_and_right_through_many_texts() -> None:
+    """B64: 20,000 texts through a cache of a few thousand tokens; what stays drafts, what went does not."""
+    cache = SuffixCache(max_tokens=8_000)
+    for number in range(20_000):
+        cache.add(np.arange(16, dtype=np.uint32) + 16 * number)
+        if number % 1000 == 999:
+            assert cache.stats()["cached_tokens"] <= 8_000
+    for number, drafted in ((19_990, [8, 9, 10, 11]), (1, [])):
+        cache.start(number, np.arange(8, dtype=np.uint32) + 16 * number)
+        assert cache.draft(number, 4)[0].tolist() == [16 * number + token for token in drafted]

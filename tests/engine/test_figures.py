@@ -1,4 +1,4 @@
-"""Log-probabilities, reports, compare (cases B45, B46, B68, B72, B73, B83)."""
+"""Log-probabilities, reports, compare (cases B45, B46, B68, B69, B72, B73, B83)."""
 
 import json
 
@@ -332,3 +332,25 @@ def test_the_toys_score_an_empty_draft():
     state = target.new_state(4)
     scores = target.score([state], [np.array([1], np.uint32)], Draft.empty(1))
     assert scores.logits.shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"disable_above_context": 0}, "drafted nothing in 12 passes: disable_above_batch or disable_above_context"),
+        ({"disable_above_batch": 0}, "drafted nothing in 12 passes: disable_above_batch or disable_above_context"),
+        ({"drafter": ScriptDrafter(lambda r, b: [])}, "drafted nothing in 12 passes: the drafter had nothing"),
+        ({"speculate": False}, None),
+        ({"drafter": "none", "draft_tokens": None}, None),
+        ({"drafter": ScriptDrafter(lambda r, b: [1])}, None),
+    ],
+)
+def test_b69_a_drafter_that_never_drafts_is_no_secret(options, says):
+    """B69: a method that did nothing says so and why; one that was not asked for says nothing."""
+    made = specrs.generate(TattleLM(), PROMPT, **{"draft_tokens": 4, "max_new_tokens": 12, **FOREVER, **options})
+    found = [text for text in made.report.warnings if "drafted nothing" in text]
+    assert (made.report.drafted > 0) == (says is None and "drafter" in options and options["drafter"] != "none")
+    assert len(found) == (says is not None)
+    if says is not None:
+        assert says in found[0]
+        assert found[0] in str(made.report)

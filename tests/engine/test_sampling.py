@@ -1,12 +1,13 @@
-"""Seeds, samples and neighbours; drafts that are drawn (cases B10, B16, B37, B80)."""
+"""Seeds, samples and neighbours; drafts that are drawn (cases B10, B16, B27, B37, B77, B80)."""
 
 import itertools
 
 import pytest
-from tests.engine.conftest import VOCABULARY, tiny_target
+from tests.engine.conftest import VOCABULARY, tiny_model, tiny_target
 from tests.toys import ScriptDrafter, TattleLM, oracle
 
 import specrs
+from specrs.models.hf import TransformersTarget
 
 PROMPTS = [[7, 3, 9, 11, 7, 3, 9], [5], [1, 2, 3, 1, 2], [4, 4, 4]]
 FOREVER = {"eos_token_id": None}
@@ -178,3 +179,49 @@ def test_top_k_of_one_is_greedy():
 
 def test_vocabularies_agree():
     assert tiny_target("llama").vocab_size == VOCABULARY
+
+
+@pytest.mark.parametrize("drafter", ["none", "cache", "model"])
+def test_b27_equal_prompts_admitted_together(kind, drafter):
+    """B27: two requests with one prompt in one step, and again after both are known: each is as it is alone."""
+    target = tiny_target(kind)
+    options = {"drafter": drafter, "max_new_tokens": 20, **FOREVER}
+    if drafter == "model":
+        options["draft_model"] = tiny_target(kind)
+    prompt = PROMPTS[0] * 4
+    expected = specrs.generate(target, prompt, drafter="none", max_new_tokens=20, **FOREVER).ids
+    for _ in range(2):
+        assert ids(specrs.generate(target, [prompt, prompt], **options)) == [expected] * 2
+
+
+def test_b77_settings_of_neither_model_reach_the_other():
+    """B77: what the draft model's generation configuration asks for is not applied, and no configuration changes."""
+    target, draft = tiny_target("llama"), TransformersTarget(tiny_model("llama", seed=7))
+    asked = {"temperature": 1.9, "do_sample": True, "suppress_tokens": [3, 5], "top_k": 7}
+    configurations = [target.model.generation_config, draft.model.generation_config]
+    before = [configuration.to_dict() for configuration in configurations]
+    plain = specrs.generate(target, PROMPTS[0], drafter="none", max_new_tokens=24, **FOREVER)
+    calm = specrs.generate(
+        target, PROMPTS[0], drafter="model", draft_model=draft, draft_tokens=3, max_new_tokens=24, **FOREVER
+    )
+    try:
+        for name, value in asked.items():
+            setattr(draft.model.generation_config, name, value)
+        set_before = draft.model.generation_config.to_dict()
+        made = specrs.generate(
+            target,
+            PROMPTS[0],
+            drafter="model",
+            draft_model=TransformersTarget(draft.model),
+            draft_tokens=3,
+            max_new_tokens=24,
+            **FOREVER,
+        )
+        assert draft.model.generation_config.to_dict() == set_before
+    finally:
+        for name in asked:
+            setattr(draft.model.generation_config, name, before[1].get(name))
+    assert made.ids == calm.ids == plain.ids
+    assert (made.report.drafted, made.report.accepted) == (calm.report.drafted, calm.report.accepted)
+    assert made.report.parameters["temperature"] == 0.0
+    assert target.model.generation_config.to_dict() == before[0]

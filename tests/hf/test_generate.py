@@ -220,6 +220,7 @@ def test_stop_strings_without_a_tokenizer_are_refused():
 
 
 def test_a_direct_call_is_the_same_call():
+    """B90: a plain callable of the package, through ``custom_generate`` or by itself; no remote code."""
     listener = Listener()
     out = specrs.hf.generate(tiny(), **batch(), **PLAIN, streamer=listener, repetition_penalty=1.2)
     expected = Listener()

@@ -243,6 +243,7 @@ def test_wrong_options_are_refused_by_name(monkeypatch, text, error, says):
 
 
 def test_another_release_is_refused():
+    """B85: an engine outside the tested range is named, with the range."""
     with pytest.raises(UnsupportedEngineError, match=r"tested with vLLM"):
         Proposer(config(model_config=None))
     with pytest.raises(UnsupportedEngineError, match=r"num_speculative_tokens"):

@@ -200,8 +200,7 @@ class Engine:
         return 0 if unread is None else max(unread(request) for request in requests)
 
     def _draft(self, requests: Sequence[Request]) -> Draft:
-        crowded = self.disable_above_batch is not None and len(requests) > self.disable_above_batch
-        limits = [0 if crowded else self._limit(request) for request in requests]
+        limits = [0 if self._is_switched_off(request, len(requests)) else self._limit(request) for request in requests]
         if not any(limits) or not self._watchdog.may_draft():
             return Draft.empty(len(requests), self.drafter.name)
         budgets = self._ranks.agree(lambda: self.policy.budgets(requests, limits))
@@ -218,11 +217,15 @@ class Engine:
         # What a drafter brings beyond its budget could pass the model's context; a row is cut by its length alone.
         return _until_the_end(requests, draft.within(budgets))
 
+    def _is_switched_off(self, request: Request, batch: int) -> bool:
+        """Return whether drafting is off for this request, and count it where a limit did that."""
+        crowded = self.disable_above_batch is not None and batch > self.disable_above_batch
+        long = self.disable_above_context is not None and len(request.tokens) > self.disable_above_context
+        request.statistics.switched_off += crowded or long
+        return crowded or long or not request.speculate
+
     def _limit(self, request: Request) -> int:
         """Return how many more tokens a draft may bring: the bonus token needs no draft."""
-        longest = self.disable_above_context
-        if not request.speculate or (longest is not None and len(request.tokens) > longest):
-            return 0
         room = request.stop.max_new_tokens - request.generated - 1
         written = len(request.tokens)
         if self.target.max_context is not None:

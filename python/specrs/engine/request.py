@@ -162,6 +162,8 @@ class RequestStatistics:
         Nodes scored by the target.
     accepted : int
         Nodes kept.
+    switched_off : int
+        Rounds without a draft because a limit of batch or text length forbade one.
     accepted_lengths : Counter
         How many rounds accepted n nodes.
     reached, accepted_at : Counter
@@ -176,6 +178,7 @@ class RequestStatistics:
         self.rounds = 0
         self.drafted = 0
         self.accepted = 0
+        self.switched_off = 0
         self.accepted_lengths: Counter[int] = Counter()
         self.reached: Counter[int] = Counter()
         self.accepted_at: Counter[int] = Counter()

@@ -154,11 +154,8 @@ def make_report(
             "drafter": max(c.memory.get("drafter", 0) for c in counts),
         },
     )
-    warning = _slower_warning(report, recorder)
-    if warning:
-        report.warnings.append(warning)
-    if policy_message:
-        report.warnings.append(policy_message)
+    found = (_slower_warning(report, recorder), policy_message or _idle_warning(report, requests))
+    report.warnings.extend(text for text in found if text)
     return report
 
 
@@ -184,6 +181,18 @@ def _slower_warning(report: Report, recorder: Recorder) -> str | None:
     else:
         cause = "scoring several rows costs much more than one on this machine; use fewer draft_tokens"
     return f"{report.method} ran at {report.speedup:.2f}x of plain decoding: {cause}, or drafter='none'"
+
+
+def _idle_warning(report: Report, requests: Sequence[Request]) -> str | None:
+    """Say why nothing was drafted where drafts were asked for."""
+    wanted = report.method != "none" and any(request.speculate for request in requests)
+    if report.drafted or not wanted or report.target_passes < 10:
+        return None
+    if all(request.statistics.switched_off == request.statistics.rounds for request in requests):
+        cause = "disable_above_batch or disable_above_context switched drafting off"
+    else:
+        cause = "the drafter had nothing to propose, or the length policy asked for nothing"
+    return f"{report.method} drafted nothing in {report.target_passes} passes: {cause}"
 
 
 def render(report: Report) -> str:
