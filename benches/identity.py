@@ -12,6 +12,7 @@ import argparse
 import copy
 import itertools
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--draft-layers", type=int, default=10)
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--limit", type=int, help="at most so many prompts of each set")
+    parser.add_argument("--drafters", default="none,cache,cache-tree,model", help="of these, separated by commas")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -75,8 +77,9 @@ def main() -> None:
 
     # Every text keeps its memory from cell to cell, so that its prompt is read once.
     sessions = [specrs.Session(target) for _ in ids]
-    cells = [("none", None, batch) for batch in (1, 4)]
-    cells += list(itertools.product(("cache", "cache-tree", "model"), (1, 4, 8, 16), (1, 4)))
+    drafters = arguments.drafters.split(",")
+    cells = [("none", None, batch) for batch in (1, 4) if "none" in drafters]
+    cells += list(itertools.product([name for name in drafters if name != "none"], (1, 4, 8, 16), (1, 4)))
     rows = []
     for drafter, k, batch in cells:
         options = {"drafter": drafter.removesuffix("-tree"), "draft_tokens": k}
@@ -111,7 +114,7 @@ def main() -> None:
             flush=True,
         )
         if arguments.json:
-            record = {"command": f"python benches/identity.py --new-tokens {arguments.new_tokens}"}
+            record = {"command": "python benches/identity.py " + " ".join(sys.argv[1:])}
             record |= {"environment": environment(target), "grid": rows}
             arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"{sum(len(row['different']) for row in rows)} differences in {sum(row['texts'] for row in rows)} texts")
