@@ -1,4 +1,4 @@
-"""What an installed specrs does with numpy alone (case B84): run by `./dev wheel` with the Python of an empty environment."""
+"""What an installed specrs does with numpy alone (B84): run by `./dev wheel`, in an empty environment."""
 
 import subprocess
 import sys
