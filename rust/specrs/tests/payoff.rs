@@ -216,6 +216,9 @@ fn row_counts_between_timed_ones_follow_them_and_not_the_guess() {
         let want = 0.1 + 0.05 * rows as f64;
         assert!((cost.seconds(rows) - want).abs() < 0.05 * want, "{rows}: {}", cost.seconds(rows));
     }
+    // A table that is level at its end does not make longer forwards free.
+    let level = Cost::table(&[1.0, 24.0, 32.0], &[0.1, 0.3, 0.3]).expect("rising");
+    assert!(level.seconds(500) > 2.5, "{}", level.seconds(500));
     // Of any number of row counts few points are kept.
     for rows in 1..5000 {
         cost.note(rows, 0.1 + 0.05 * rows as f64);

@@ -41,7 +41,8 @@ impl Cost {
         Self { guess: Guess { base: base.max(LEAST), slope }, timed: Vec::new() }
     }
 
-    /// A measured table: rising row counts, and the seconds of a forward over each. Beyond it the last two points go on.
+    /// A measured table: rising row counts, and the seconds of a forward over each. Beyond it the line from its
+    /// first point to its last goes on.
     ///
     /// # Errors
     /// If the two differ in length or are empty, rows do not rise from 1, or a time is not positive.
@@ -116,9 +117,9 @@ impl Cost {
             (None, None) => self.guess.seconds(rows),
             (Some(before), Some(after)) => line(before, after),
             (None, Some(first)) => guessed(first),
-            // On the last two points' line, or as steeply as was guessed if that is more.
+            // On the line from the first point, for the last two may be level by chance, or as was guessed if that is more.
             (Some(last), None) => {
-                let onward = after.checked_sub(2).map_or(0.0, |before| line(self.timed[before], last));
+                let onward = if self.timed.len() > 1 { line(self.timed[0], last) } else { last.1 };
                 onward.max(guessed(last))
             }
         }
