@@ -102,10 +102,14 @@ def make_drafter(
 
         return CacheDrafter(target.vocab_size, shape=shape)
     if name == "hybrid":
-        from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter
+        from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter, learned_router
 
         model = None if draft_model is None else _model_drafter(target, draft_model, min_confidence=LEAST_CONFIDENCE)
-        return HybridDrafter(target.vocab_size, model=model, predictor=payoff, tokenizer=target.tokenizer)
+        # A predictor becomes part of its router, so that one with a predictor is the drafter's own.
+        router = None if payoff is not None else learned_router(target, None if model is None else model.model)
+        return HybridDrafter(
+            target.vocab_size, model=model, router=router, predictor=payoff, tokenizer=target.tokenizer
+        )
     if draft_model is None:
         raise InvalidInputError("drafter='model' needs draft_model=, a smaller model of the same vocabulary")
     return _model_drafter(target, draft_model)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import secrets
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -15,6 +17,7 @@ from specrs._core import PayoffRouter
 from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter
 from specrs.drafters.model import ModelDrafter
 from specrs.errors import UnsupportedModelError
+from specrs.methods import make_drafter
 
 PROMPTS = [[7, 3, 9, 7, 3], [1], [2, 2, 2, 5, 6, 5, 6, 5]]
 FOREVER = {"eos_token_id": None}
@@ -132,6 +135,26 @@ def test_a_finished_request_leaves_nothing_behind():
     running.close()
     assert not drafter._routers
     assert not drafter._proposed
+
+
+def test_a_pair_of_models_goes_on_learning_from_call_to_call():
+    """The next call's router is the last one's; another draft model, another target or none has its own."""
+    target, draft, other = TattleLM(), TattleLM(), TattleLM()
+
+    def router(target, draft_model, **options):
+        return make_drafter("hybrid", target, draft_model=draft_model, **options).router
+
+    first = router(target, draft)
+    before = first.save()
+    specrs.generate(target, PROMPTS[2], drafter="hybrid", draft_model=draft, max_new_tokens=60, **FOREVER)
+    assert router(target, draft) is first
+    assert first.save() != before
+    apart = [router(target, other), router(target, None), router(other, draft), router(other, None)]
+    assert len({id(one) for one in [first, *apart]}) == 5
+    gone = weakref.ref(target)
+    del target
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_sharded_draft_model_is_refused_before_any_forward():

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from specrs.cache import SuffixCache
     from specrs.drafters.model import ModelDrafter
     from specrs.engine.request import Request
+    from specrs.models.base import TargetModel
     from specrs.policies.cost import CostTable
     from specrs.policies.payoff import Payoff
     from specrs.types import FloatArray, IndexArray, TokenArray
@@ -35,6 +37,17 @@ LEAST_PROB = 0.02
 LEAST_CONFIDENCE = 0.4
 #: Longest draft that is looked at.
 LONGEST = 40
+#: Routers by target, and by draft model or, without one, the target again. They go when either model does.
+_LEARNED: WeakKeyDictionary[Any, WeakKeyDictionary[Any, _core.PayoffRouter]] = WeakKeyDictionary()
+
+
+def learned_router(target: TargetModel, draft_model: TargetModel | None) -> _core.PayoffRouter:
+    """Return the router of a pair of models, which goes on learning from call to call.
+
+    What it has learned changes how fast a text comes, never its law. A ``HybridDrafter`` of one's own starts anew.
+    """
+    of_target = _LEARNED.setdefault(target, WeakKeyDictionary())
+    return of_target.setdefault(draft_model or target, _core.PayoffRouter())
 
 
 @dataclass(frozen=True)
