@@ -6,21 +6,24 @@
 #![allow(clippy::cast_ptr_alignment, reason = "the loads and stores through these pointers are the unaligned ones")]
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _CMP_GE_OQ, _MM_HINT_T0, _mm_add_pd, _mm_cvtsd_f64, _mm_cvtsi128_si32, _mm_loadu_si128,
-    _mm_max_epi16, _mm_minpos_epu16, _mm_prefetch, _mm_set1_epi16, _mm_unpackhi_pd, _mm_xor_si128, _mm256_add_epi32,
-    _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_castpd256_pd128, _mm256_castps_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cmpgt_epi16,
-    _mm256_cmpgt_epi32, _mm256_cvtepu16_epi32, _mm256_cvtps_pd, _mm256_extractf128_pd, _mm256_extractf128_ps,
-    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_epi16, _mm256_max_epi32,
-    _mm256_max_ps, _mm256_min_epi16, _mm256_min_epi32, _mm256_movemask_epi8, _mm256_movemask_ps, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_packs_epi16, _mm256_permute2f128_ps, _mm256_permute4x64_epi64, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi16,
-    _mm256_srai_epi32, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
-    _mm256_unpackhi_epi16, _mm256_unpacklo_epi16, _mm256_xor_si256,
+    __m128i, __m256, __m256i, _CMP_EQ_OQ, _CMP_GE_OQ, _CMP_GT_OQ, _MM_HINT_T0, _mm_add_pd, _mm_cvtsd_f64,
+    _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epi16, _mm_minpos_epu16, _mm_prefetch, _mm_set1_epi16, _mm_unpackhi_pd,
+    _mm_xor_si128, _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
+    _mm256_castpd256_pd128, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_cvtepu16_epi32, _mm256_cvtps_pd,
+    _mm256_extractf128_pd, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_max_epi16, _mm256_max_epi32, _mm256_max_epu32, _mm256_max_ps, _mm256_min_epi16,
+    _mm256_min_epi32, _mm256_movemask_epi8, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_or_si256,
+    _mm256_packs_epi16, _mm256_permute2f128_ps, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+    _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi16, _mm256_srai_epi32, _mm256_srli_epi16,
+    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps, _mm256_unpackhi_epi16,
+    _mm256_unpacklo_epi16, _mm256_xor_si256,
 };
 
 use super::blocks::BLOCK;
 use super::element::Element;
+use super::kept::Cut;
 use super::scale::{EXP2, FLUSH, INTEGERS, SHIFT, STEP_OF_ONE, STEPS, Scale};
 
 /// How far ahead of the arithmetic a row is asked from memory, in bytes. The processor's own prefetching stops at every
@@ -251,20 +254,27 @@ pub(super) fn weights<E: Element>(block: &[E::Bits; BLOCK], scale: Scale, out: &
     }
 }
 
-/// Adds up what `value` makes of a block's logits, in the order of [`super::simd::sum`].
+/// Adds up, lane by lane, what `value` makes of a block's logits; as [`super::simd::lanes`].
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn sum_of<E: Element>(block: &[E::Bits; BLOCK], value: impl Fn(__m256) -> __m256) -> f64 {
-    let mut parts = _mm256_setzero_ps();
+fn lanes_of<E: Element>(block: &[E::Bits; BLOCK], value: impl Fn(__m256) -> __m256) -> __m256 {
+    let mut lanes = _mm256_setzero_ps();
     for sixteen in block.as_chunks::<16>().0 {
         // SAFETY: this function has both features.
         let [low, high] = unsafe { E::load_halves(sixteen) };
-        parts = _mm256_add_ps(parts, _mm256_add_ps(value(low), value(high)));
+        lanes = _mm256_add_ps(lanes, _mm256_add_ps(value(low), value(high)));
     }
-    let low = _mm256_cvtps_pd(_mm256_castps256_ps128(parts));
-    let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(parts));
-    let lanes = _mm256_add_pd(low, high);
-    let pair = _mm_add_pd(_mm256_castpd256_pd128(lanes), _mm256_extractf128_pd::<1>(lanes));
+    lanes
+}
+
+/// As [`super::simd::sum_of_lanes`].
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn sum_of_lanes(lanes: __m256) -> f64 {
+    let low = _mm256_cvtps_pd(_mm256_castps256_ps128(lanes));
+    let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(lanes));
+    let fours = _mm256_add_pd(low, high);
+    let pair = _mm_add_pd(_mm256_castpd256_pd128(fours), _mm256_extractf128_pd::<1>(fours));
     _mm_cvtsd_f64(_mm_add_pd(pair, _mm_unpackhi_pd(pair, pair)))
 }
 
@@ -278,17 +288,17 @@ pub(super) fn weight_sums<E: Element, const FLUSHES: bool>(
 ) -> f64 {
     let lanes = Lanes::new(scale);
     let steps = _mm256_set1_ps(scale.rate * STEPS);
-    let mut bounds = 0.0;
+    let mut bounds = _mm256_setzero_ps();
     for ((block, &max), sum) in blocks.iter().zip(maxima).zip(sums) {
         prefetch(block.as_ptr());
         *sum = 0.0;
         if max >= floor {
-            *sum = sum_of::<E>(block, |logits| weight::<FLUSHES>(logits, lanes));
+            *sum = sum_of_lanes(lanes_of::<E>(block, |logits| weight::<FLUSHES>(logits, lanes)));
         } else {
-            bounds += sum_of::<E>(block, |logits| bound(logits, lanes.max, steps));
+            bounds = _mm256_add_ps(bounds, lanes_of::<E>(block, |logits| bound(logits, lanes.max, steps)));
         }
     }
-    bounds
+    sum_of_lanes(bounds)
 }
 
 /// As [`super::simd::select`]. No branch depends on a single logit: it would be mispredicted.
@@ -314,4 +324,49 @@ pub(super) fn select<E: Element>(block: &[E::Bits; BLOCK], least: E::Key, start:
         count = end;
     }
     count
+}
+
+/// For each set of lanes, their indices first.
+static LANES_OF: [[u32; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut set = 0;
+    while set < 256 {
+        let (mut lane, mut count) = (0, 0);
+        while lane < 8 {
+            if set >> lane & 1 == 1 {
+                table[set][count] = lane;
+                count += 1;
+            }
+            lane += 1;
+        }
+        set += 1;
+    }
+    table
+};
+
+/// As [`super::simd::retain`].
+#[target_feature(enable = "avx2,fma,popcnt")]
+pub(super) fn retain(cut: Cut, ids: &mut [[u32; 8]], logits: &mut [[f32; 8]], weights: &mut [[f32; 8]]) -> usize {
+    let (logit, from) = (_mm256_set1_ps(cut.logit), _mm256_set1_epi32(cut.from as i32));
+    let eights = ids.len().min(logits.len()).min(weights.len());
+    let (ids, logits, weights) =
+        (ids.as_mut_ptr().cast::<u32>(), logits.as_mut_ptr().cast::<f32>(), weights.as_mut_ptr().cast::<f32>());
+    let mut kept = 0;
+    for at in (0..eights).map(|eight| 8 * eight) {
+        // SAFETY: each array has eight times `eights` entries. At most `at` are kept of those before, so that nothing is
+        // overwritten that is not read yet.
+        unsafe {
+            let (id, value) = (_mm256_loadu_si256(ids.add(at).cast::<__m256i>()), _mm256_loadu_ps(logits.add(at)));
+            let weight = _mm256_loadu_ps(weights.add(at));
+            let behind = _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(id, from), id));
+            let tied = _mm256_and_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(value, logit), behind);
+            let set = _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(value, logit), tied));
+            let order = _mm256_loadu_si256(LANES_OF[set as usize].as_ptr().cast::<__m256i>());
+            _mm256_storeu_si256(ids.add(kept).cast::<__m256i>(), _mm256_permutevar8x32_epi32(id, order));
+            _mm256_storeu_ps(logits.add(kept), _mm256_permutevar8x32_ps(value, order));
+            _mm256_storeu_ps(weights.add(kept), _mm256_permutevar8x32_ps(weight, order));
+            kept += set.count_ones() as usize;
+        }
+    }
+    kept
 }

@@ -5,7 +5,7 @@
 
 use super::blocks::BLOCK;
 use super::element::{Element, F32};
-use super::scale::Scale;
+use super::scale::{INTEGERS, Scale};
 use super::simd;
 
 /// What is kept: logits above `logit`, and those equal to it from id `from` on.
@@ -27,6 +27,9 @@ impl Cut {
 
 /// Steps of weight that the search for a nucleus tells apart.
 const BUCKETS: usize = 128;
+
+/// Blocks from which ids are taken before their logits are read: few enough to be in the nearest cache still.
+const NEAR: usize = 16;
 
 /// A candidate for the last place of a nucleus.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +80,13 @@ impl Kept {
     /// Lists the logits of `row` from `floor` on; `maxima` are those of its blocks.
     pub(super) fn collect<E: Element>(&mut self, row: &[E::Bits], maxima: &[f32], floor: f32) {
         let (mut count, least) = (0, E::least_key(floor));
+        self.logits.clear();
         let (whole, rest) = row.as_chunks::<BLOCK>();
         let last = super::blocks::padded::<E>(rest);
         for (index, (block, &max)) in whole.iter().chain(&last).zip(maxima).enumerate() {
+            if index % NEAR == 0 {
+                self.read_logits::<E>(row, count);
+            }
             if max < floor {
                 continue;
             }
@@ -94,10 +101,15 @@ impl Kept {
         while count > 0 && self.ids[count - 1] as usize >= row.len() {
             count -= 1;
         }
-        self.logits.clear();
-        self.logits.extend(self.ids[..count].iter().map(|&id| E::value(row[id as usize])));
+        self.read_logits::<E>(row, count);
         self.len = count;
         self.floor = floor;
+    }
+
+    /// Reads the logits of the first `count` ids, as far as that is not done.
+    fn read_logits<E: Element>(&mut self, row: &[E::Bits], count: usize) {
+        let unread = &self.ids[self.logits.len()..count];
+        self.logits.extend(unread.iter().map(|&id| E::value(row[id as usize])));
     }
 
     /// Weighs every entry; returns the total.
@@ -129,12 +141,8 @@ impl Kept {
 
     /// Drops what `cut` does not keep; returns the weight of the rest. The weights stay those of the entries.
     pub(super) fn retain(&mut self, cut: Cut) -> f64 {
-        let mut kept = 0;
-        for at in 0..self.len {
-            let (id, logit) = (self.ids[at], self.logits[at]);
-            (self.ids[kept], self.logits[kept], self.weights[kept]) = (id, logit, self.weights[at]);
-            kept += usize::from(cut.keeps(id as usize, logit));
-        }
+        let (ids, logits) = (&mut self.ids[..self.len], &mut self.logits[..self.len]);
+        let kept = simd::retain(cut, ids, logits, &mut self.weights[..self.len]);
         self.len = kept;
         self.weights[kept..kept.next_multiple_of(BLOCK)].fill(0.0);
         self.sum()
@@ -189,11 +197,17 @@ impl Kept {
         }
         let range = (scale.max - self.floor.max(scale.lightest())).max(f32::MIN_POSITIVE);
         let per_bucket = BUCKETS as f32 / range;
-        self.buckets.clear();
-        self.buckets.extend(logits.iter().map(|&logit| {
-            let bucket = ((scale.max - logit) * per_bucket).clamp(0.0, (BUCKETS - 1) as f32);
-            bucket as u8
-        }));
+        self.buckets.resize(self.len, 0);
+        simd::run(
+            #[inline(always)]
+            || {
+                for (bucket, &logit) in self.buckets.iter_mut().zip(logits) {
+                    let place = ((scale.max - logit) * per_bucket).clamp(0.0, (BUCKETS - 1) as f32);
+                    // The nearest integer, in the low bits: quicker than a conversion, which has to mind what is none.
+                    *bucket = (place + INTEGERS).to_bits() as u8;
+                }
+            },
+        );
         // Neighbours go to different tables: two additions to one place would wait for each other.
         let mut masses = [[0f64; BUCKETS]; 2];
         for (at, (&bucket, &weight)) in self.buckets.iter().zip(weights).enumerate() {

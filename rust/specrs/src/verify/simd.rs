@@ -5,6 +5,7 @@
 
 use super::blocks::BLOCK;
 use super::element::Element;
+use super::kept::Cut;
 use super::scale::Scale;
 
 /// Independent running sums inside a block.
@@ -85,16 +86,18 @@ fn portable_weight_sums<E: Element>(
     (maxima, floor): (&[f32], f32),
     sums: &mut [f64],
 ) -> f64 {
-    let mut bounds = 0.0;
+    let mut bounds = [0.0; LANES];
     for ((block, &max), total) in blocks.iter().zip(maxima).zip(sums) {
         *total = 0.0;
         if max >= floor {
             *total = sum(&portable_weights::<E>(block, scale));
         } else {
-            bounds += sum(&block.map(|bits| scale.bound(E::value(bits))));
+            for (bound, lane) in bounds.iter_mut().zip(lanes(&block.map(|bits| scale.bound(E::value(bits))))) {
+                *bound += lane;
+            }
         }
     }
-    bounds
+    sum_of_lanes(bounds)
 }
 
 /// The weight of one block.
@@ -167,19 +170,49 @@ pub(super) fn sum_below(weights: &[[f32; BLOCK]], limit: f32) -> f64 {
     )
 }
 
-/// Adds up a block: per lane in float32, where a lane has what 16-bit formats unpack to it, then the lanes in float64.
+/// Adds up a block per lane, where a lane has what 16-bit formats unpack to it.
 #[inline(always)]
-pub(super) fn sum(values: &[f32; BLOCK]) -> f64 {
-    let mut parts = [0f32; LANES];
+fn lanes(values: &[f32; BLOCK]) -> [f32; LANES] {
+    let mut lanes = [0f32; LANES];
     for sixteen in values.as_chunks::<{ 2 * LANES }>().0 {
         for lane in 0..LANES {
             let first = lane + 4 * (lane / 4);
-            parts[lane] += sixteen[first] + sixteen[first + 4];
+            lanes[lane] += sixteen[first] + sixteen[first + 4];
         }
     }
-    let lanes = parts.map(f64::from);
+    lanes
+}
+
+/// Adds lanes up in float64.
+#[inline(always)]
+fn sum_of_lanes(lanes: [f32; LANES]) -> f64 {
+    let lanes = lanes.map(f64::from);
     let pairs = [lanes[0] + lanes[4], lanes[1] + lanes[5], lanes[2] + lanes[6], lanes[3] + lanes[7]];
     (pairs[0] + pairs[2]) + (pairs[1] + pairs[3])
+}
+
+/// Adds up a block: per lane in float32, then the lanes in float64.
+#[inline(always)]
+pub(super) fn sum(values: &[f32; BLOCK]) -> f64 {
+    sum_of_lanes(lanes(values))
+}
+
+/// Moves the entries that `cut` keeps to the front; returns their number. What lies behind them is overwritten.
+pub(super) fn retain(cut: Cut, ids: &mut [u32], logits: &mut [f32], weights: &mut [f32]) -> usize {
+    let (mut kept, mut first) = (0, 0);
+    #[cfg(target_arch = "x86_64")]
+    if is_wide() {
+        first = ids.len() / 8 * 8;
+        let (ids, logits) = (ids.as_chunks_mut().0, logits.as_chunks_mut().0);
+        // SAFETY: the features were detected on the line above.
+        kept = unsafe { super::avx2::retain(cut, ids, logits, weights.as_chunks_mut().0) };
+    }
+    for at in first..ids.len() {
+        let (id, logit) = (ids[at], logits[at]);
+        (ids[kept], logits[kept], weights[kept]) = (id, logit, weights[at]);
+        kept += usize::from(cut.keeps(id as usize, logit));
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -223,6 +256,24 @@ mod tests {
                 assert_eq!(wide, portable);
                 let rest: f64 = sums.iter().zip(&wide).filter(|(_, part)| **part == 0.0).map(|(sum, _)| sum).sum();
                 assert!(rest <= bounds * BOUND_SHORT && bounds / BOUND_EXCESS <= rest + 1e-25);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_cut_keeps_moves_to_the_front() {
+        for length in [0, 1, 8, 9, 61, 128] {
+            let ids: Vec<u32> = (0..length).map(|at| 3 * at).collect();
+            let logits: Vec<f32> = ids.iter().map(|id| (id * 7 % 5) as f32).collect();
+            let weights: Vec<f32> = ids.iter().map(|&id| id as f32 + 0.5).collect();
+            for (logit, from) in [(2.0, 0), (2.0, 90), (2.0, u32::MAX), (-1.0, 5), (9.0, 0), (f32::NEG_INFINITY, 0)] {
+                let cut = Cut { logit, from };
+                let (mut moved, mut values, mut masses) = (ids.clone(), logits.clone(), weights.clone());
+                let kept = retain(cut, &mut moved, &mut values, &mut masses);
+                let at: Vec<usize> = (0..ids.len()).filter(|&at| cut.keeps(ids[at] as usize, logits[at])).collect();
+                assert!(at.iter().map(|&at| ids[at]).eq(moved[..kept].iter().copied()));
+                assert!(at.iter().map(|&at| logits[at]).eq(values[..kept].iter().copied()));
+                assert!(at.iter().map(|&at| weights[at]).eq(masses[..kept].iter().copied()));
             }
         }
     }

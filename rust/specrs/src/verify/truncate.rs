@@ -1,7 +1,9 @@
 //! Top-k, top-p and min-p: which tokens of a row are kept.
 //!
 //! Nothing is sorted. A floor below which no kept token can lie is known beforehand; what reaches it is listed, and only
-//! the few entries about the cut are put in order.
+//! the few entries about the cut are put in order. Where a nucleus ends depends on what the whole row weighs, but seldom
+//! on the last digits of it: blocks of light tokens are bounded at a third of the cost, and weighed where that leaves the
+//! cut open, so that the cut is always that of the exact sum.
 
 use super::blocks::BLOCK;
 use super::element::Element;
@@ -194,11 +196,11 @@ mod tests {
         let (mut state, mut scratch) = (1, Scratch::default());
         let (mut compared, mut bounded, mut weighed) = (0, 0, 0);
         for (length, spread, peaks, height) in [
-            (40_011, 2.5, 100, 20.0),
-            (40_000, 2.5, 300, 12.0),
-            (40_000, 3.0, 0, 0.0),
-            (40_000, 2.0, 4000, 9.0),
-            (40_000, 0.0, 7, 9.0),
+            (33_011, 2.5, 100, 20.0),
+            (33_000, 2.5, 300, 12.0),
+            (33_000, 3.0, 0, 0.0),
+            (9_000, 2.0, 900, 9.0),
+            (9_000, 0.0, 7, 9.0),
             (1_000, 2.0, 20, 15.0),
             (90, 2.0, 3, 9.0),
         ] {
@@ -209,7 +211,7 @@ mod tests {
                     2 => row.iter_mut().step_by(3).for_each(|logit| *logit = f32::NEG_INFINITY),
                     _ => {}
                 }
-                for top_p in [0.0, 0.3, 0.8, 0.95, 0.999] {
+                for top_p in [0.0, 0.8, 0.95, 0.999] {
                     for temperature in [0.4, 0.8, 1.5] {
                         let sampling = Sampling { temperature, top_p, ..Sampling::GREEDY };
                         let (kept, margin) = sorted_nucleus(&row, sampling);
