@@ -81,7 +81,11 @@ def test_learns_where_the_target_is_needed():
 
 def test_files_come_back_and_other_pairs_are_refused(tmp_path):
     head = EnsembleHead(np.arange(5, dtype=np.float32) / 7, -0.25, PAIR, "toy")
-    file = head.save(tmp_path / "made" / "head")
+    file = head.save(tmp_path / "made" / "head-1.5b-0.5b")
+    assert sorted(made.name for made in file.parent.iterdir()) == [
+        "head-1.5b-0.5b.json",
+        "head-1.5b-0.5b.safetensors",
+    ]
     again = EnsembleHead.load(file, PAIR)
     assert np.array_equal(again.weight, head.weight)
     assert (again.bias, again.pair, again.task) == (head.bias, PAIR, "toy")

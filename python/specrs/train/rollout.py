@@ -113,6 +113,13 @@ def roll_out(
         model.keeps_hidden = True
     texts = [_Text(p, torch.Generator().manual_seed(s)) for p, s in zip(prompts, seeds, strict=True)]
     states = [[model.new_state(len(prompt) + max_new_tokens + 1) for prompt in prompts] for model in models]
+    # One prompt after the other, in stretches that the model chooses: a forward over all of them at once may have more
+    # rows than it is fast with, and bits that depend on how many they are.
+    for model, memories in zip(models, states, strict=True):
+        for state, text in zip(memories, texts, strict=True):
+            model.prefill(state, text.unread[:-1])
+    for text in texts:
+        text.unread = text.unread[-1:]
     width = min(model.vocab_size for model in models)
     going = list(range(len(texts)))
     while going:
@@ -155,7 +162,7 @@ def text_sampler(
             seeds=[seed * 1_000_003 + index for index in indices],
             temperature=temperature,
             max_new_tokens=max_new_tokens,
-            ends=lambda tokens: task.stop in tokenizer.decode(tokens),
+            ends=lambda tokens: tokens[-1] in target.eos_token_ids or task.stop in tokenizer.decode(tokens),
         )
         return [
             (text, task.reward(number, tokenizer.decode(text.tokens)))

@@ -96,14 +96,14 @@ class EnsembleHead:
         return np.clip(weights, SMALLEST_WEIGHT, 1).astype(np.float32)
 
     def save(self, path: str | Path) -> Path:
-        """Write ``path`` (safetensors) and beside it a JSON of the same stem; return the path."""
+        """Write ``path``.safetensors and ``path``.json, either ending may be given; return the path of the first."""
         from safetensors.numpy import save_file
 
-        file = Path(path).with_suffix(".safetensors")
+        file, about_file = _files(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         save_file({"weight": self.weight, "bias": np.array([self.bias], np.float32)}, file)
         about = {"kind": "ensemble head", "convention": CONVENTION, "task": self.task, "pair": asdict(self.pair)}
-        file.with_suffix(".json").write_text(json.dumps(about, indent=2) + "\n")
+        about_file.write_text(json.dumps(about, indent=2) + "\n")
         return file
 
     @classmethod
@@ -126,9 +126,9 @@ class EnsembleHead:
         """
         from safetensors.numpy import load_file
 
-        file = Path(path).with_suffix(".safetensors")
+        file, about_file = _files(path)
         try:
-            about: dict[str, Any] = json.loads(file.with_suffix(".json").read_text())
+            about: dict[str, Any] = json.loads(about_file.read_text())
             tensors = load_file(file)
             found = Pair(**about["pair"])
             head = cls(tensors["weight"].astype(np.float32), float(tensors["bias"][0]), found, about.get("task", ""))
@@ -141,3 +141,10 @@ class EnsembleHead:
         if pair is not None and pair != found:
             raise InvalidInputError(f"the head in {file} was trained for {found}, expected {pair}")
         return head
+
+
+def _files(path: str | Path) -> tuple[Path, Path]:
+    """Return the two files of a head; what stands behind another dot is part of the name."""
+    given = Path(path)
+    stem = given.with_suffix("") if given.suffix in (".safetensors", ".json") else given
+    return stem.with_name(f"{stem.name}.safetensors"), stem.with_name(f"{stem.name}.json")

@@ -6,7 +6,7 @@ All of them verify chains. At temperature 0 they decide as greedy decoding does;
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -57,7 +57,7 @@ class DynamicEnsemble(_Relaxed):
         Weight of the target at each node of the batch, in (0, 1], from the row that the node's token was drawn behind.
     """
 
-    target_weights: npt.NDArray[np.float32]
+    target_weights: npt.NDArray[np.float32] = field(repr=False)
     needs_law: ClassVar[bool] = True
     rule: ClassVar[str] = "ensemble"
 

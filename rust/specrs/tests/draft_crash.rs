@@ -27,8 +27,8 @@ fn fingerprint() -> Fingerprint {
 
 /// Segment number `which`; the sizes differ, and the second one takes more than one block.
 fn segment(which: usize) -> Arc<Segment> {
-    let len = [50, 70_000, 30][which];
-    let tokens: Vec<u32> = (0..len).map(|at| (at * at + which as u32) % 97).collect();
+    let len: u32 = [50, 70_000, 30][which];
+    let tokens: Vec<u32> = (0..len).map(|at| at.wrapping_mul(at).wrapping_add(which as u32) % 97).collect();
     Arc::new(Segment::from_documents(&tokens, &[0, 10, i64::from(len)]).expect("sound documents"))
 }
 

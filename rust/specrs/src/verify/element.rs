@@ -24,6 +24,8 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     fn key(bits: Self::Bits) -> Self::Key;
     /// The value of `key`.
     fn key_value(key: Self::Key) -> f32;
+    /// The smallest key whose value is at least `value`, which is not NaN.
+    fn least_key(value: f32) -> Self::Key;
     /// `key` in every lane.
     fn lanes(key: Self::Key) -> Self::Lanes;
     /// The smallest lane.
@@ -34,6 +36,12 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// The processor must have AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     unsafe fn extremes_wide(block: &[Self::Bits; BLOCK], low: &mut Self::Lanes) -> Self::Key;
+    /// The keys of a block that are at least `least`, which is no NaN's: a bit each, the first lowest.
+    ///
+    /// # Safety
+    /// The processor must have AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn reaching_wide(block: &[Self::Bits; BLOCK], least: Self::Key) -> [u64; BLOCK / 64];
     /// The values of eight bits.
     ///
     /// # Safety
@@ -84,6 +92,10 @@ impl Element for F32 {
     fn key_value(key: i32) -> f32 {
         f32::from_bits((key ^ ((key >> 31) & i32::MAX)) as u32)
     }
+    fn least_key(value: f32) -> i32 {
+        // Both zeros are equal, and −0 has the smaller key.
+        Self::key(if value == 0.0 { -0.0 } else { value })
+    }
     #[inline(always)]
     fn lanes(key: i32) -> Self::Lanes {
         [key; 8]
@@ -97,6 +109,12 @@ impl Element for F32 {
     #[target_feature(enable = "avx2,fma")]
     unsafe fn extremes_wide(block: &[f32; BLOCK], low: &mut Self::Lanes) -> i32 {
         super::avx2::extremes_32(block, low)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn reaching_wide(block: &[f32; BLOCK], least: i32) -> [u64; BLOCK / 64] {
+        super::avx2::reaching_32(block, least)
     }
     #[cfg(target_arch = "x86_64")]
     #[inline]
@@ -202,6 +220,18 @@ impl<F: HalfFormat> Element for Half<F> {
     fn key_value(key: i16) -> f32 {
         F::value(key16(key as u16) as u16)
     }
+    fn least_key(value: f32) -> i16 {
+        let (mut below, mut least) = (i32::from(Self::LOWEST) - 1, i32::from(Self::HIGHEST));
+        while least - below > 1 {
+            let middle = i32::midpoint(below, least);
+            if Self::key_value(middle as i16) >= value {
+                least = middle;
+            } else {
+                below = middle;
+            }
+        }
+        least as i16
+    }
     #[inline(always)]
     fn lanes(key: i16) -> Self::Lanes {
         [key; 16]
@@ -215,6 +245,12 @@ impl<F: HalfFormat> Element for Half<F> {
     #[target_feature(enable = "avx2,fma")]
     unsafe fn extremes_wide(block: &[u16; BLOCK], low: &mut Self::Lanes) -> i16 {
         super::avx2::extremes_16(block, low)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn reaching_wide(block: &[u16; BLOCK], least: i16) -> [u64; BLOCK / 64] {
+        super::avx2::reaching_16(block, least)
     }
     #[cfg(target_arch = "x86_64")]
     #[inline]
@@ -267,6 +303,10 @@ mod tests {
         assert_eq!(E::value(all[0]), f32::NEG_INFINITY);
         assert_eq!(E::key(all[0]), E::LOWEST);
         assert_eq!(E::key(all[all.len() - 1]), E::HIGHEST);
+        for value in [f32::NEG_INFINITY, -1e9, -1.0, -1e-42, -0.0, 0.0, 1e-42, 0.3, 1.0, 1.0001, 1e9, f32::INFINITY] {
+            let first = all.iter().find(|&&bits| E::value(bits) >= value).map(|&bits| E::key(bits));
+            assert_eq!(Some(E::least_key(value)), first, "the least key of {value}");
+        }
         for bits in 0..=u16::MAX {
             let value = E::value(bits);
             if value.is_nan() {
@@ -285,6 +325,7 @@ mod tests {
         assert!(values.windows(2).all(|w| F32::key(w[0]) < F32::key(w[1])));
         assert!(values.iter().all(|&v| F32::key_value(F32::key(v)).to_bits() == v.to_bits()));
         assert_eq!((F32::key(f32::NEG_INFINITY), F32::key(f32::INFINITY)), (F32::LOWEST, F32::HIGHEST));
+        assert_eq!([-0.0, 0.0, 2.0].map(F32::least_key), [-0.0, -0.0, 2.0].map(F32::key));
         assert!(F32::key(-f32::NAN) < F32::LOWEST && F32::key(f32::NAN) > F32::HIGHEST);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::blocks::BLOCK;
 use super::element::{Element, F32};
-use super::scale::Scale;
+use super::scale::{INTEGERS, Scale};
 use super::simd;
 
 /// What is kept: logits above `logit`, and those equal to it from id `from` on.
@@ -28,20 +28,32 @@ impl Cut {
 /// Steps of weight that the search for a nucleus tells apart.
 const BUCKETS: usize = 128;
 
+/// Blocks from which ids are taken before their logits are read: few enough to be in the nearest cache still.
+const NEAR: usize = 16;
+
+/// A candidate for the last place of a nucleus.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    logit: f32,
+    id: u32,
+    weight: f32,
+}
+
 /// A list of kept tokens.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     ids: Vec<u32>,
     logits: Vec<f32>,
     weights: Vec<f32>,
+    /// Weight of each [`BLOCK`] of entries.
+    sums: Vec<f64>,
     /// Entries in use.
     len: usize,
     /// No entry's logit is below this.
     floor: f32,
     /// About how light each entry is, on a scale of [`BUCKETS`].
     buckets: Vec<u8>,
-    /// The candidates for the last place of a nucleus.
-    boundary: Vec<(f32, u32)>,
+    boundary: Vec<Candidate>,
 }
 
 impl Kept {
@@ -55,56 +67,71 @@ impl Kept {
         &self.ids[..self.len]
     }
 
+    /// The weights of the entries.
+    pub(super) fn weights(&self) -> &[f32] {
+        &self.weights[..self.len]
+    }
+
+    /// The weight of each [`BLOCK`] of entries.
+    pub(super) fn sums(&self) -> &[f64] {
+        &self.sums
+    }
+
     /// Lists the logits of `row` from `floor` on; `maxima` are those of its blocks.
     pub(super) fn collect<E: Element>(&mut self, row: &[E::Bits], maxima: &[f32], floor: f32) {
-        let mut count = 0;
+        let (mut count, least) = (0, E::least_key(floor));
+        self.logits.clear();
         let (whole, rest) = row.as_chunks::<BLOCK>();
         let last = super::blocks::padded::<E>(rest);
         for (index, (block, &max)) in whole.iter().chain(&last).zip(maxima).enumerate() {
+            if index % NEAR == 0 {
+                self.read_logits::<E>(row, count);
+            }
             if max < floor {
                 continue;
             }
             if self.ids.len() < count + BLOCK {
                 self.ids.resize(2 * (count + BLOCK), 0);
-                self.logits.resize(2 * (count + BLOCK), 0.0);
             }
-            let start = (index * BLOCK) as u32;
-            let (ids, logits) = (&mut self.ids[count..], &mut self.logits[count..]);
-            if let (Some(ids), Some(logits)) = (ids.first_chunk_mut(), logits.first_chunk_mut()) {
-                count += simd::compress::<E>(block, floor, start, ids, logits);
+            if let Some(ids) = self.ids[count..].first_chunk_mut() {
+                count += simd::select::<E>(block, least, (index * BLOCK) as u32, ids);
             }
         }
         // A floor of −∞ lets the padding of the last block in.
         while count > 0 && self.ids[count - 1] as usize >= row.len() {
             count -= 1;
         }
+        self.read_logits::<E>(row, count);
         self.len = count;
         self.floor = floor;
     }
 
-    /// Weighs every entry. `sums` receives the total of each [`BLOCK`] of them; returns the total of all.
-    pub(super) fn weigh(&mut self, scale: Scale, sums: &mut Vec<f64>) -> f64 {
+    /// Reads the logits of the first `count` ids, as far as that is not done.
+    fn read_logits<E: Element>(&mut self, row: &[E::Bits], count: usize) {
+        let unread = &self.ids[self.logits.len()..count];
+        self.logits.extend(unread.iter().map(|&id| E::value(row[id as usize])));
+    }
+
+    /// Weighs every entry; returns the total.
+    pub(super) fn weigh(&mut self, scale: Scale) -> f64 {
         let end = self.len.next_multiple_of(BLOCK);
-        if self.logits.len() < end {
-            self.logits.resize(end, 0.0);
-        }
-        self.logits[self.len..end].fill(f32::NEG_INFINITY);
+        self.logits.resize(end, f32::NEG_INFINITY);
         if self.weights.len() < end {
             self.weights.resize(end, 0.0);
         }
-        let (logits, weights) = (self.logits[..end].as_chunks::<BLOCK>().0, self.weights[..end].as_chunks_mut().0);
+        let (logits, weights) = (self.logits.as_chunks::<BLOCK>().0, self.weights[..end].as_chunks_mut().0);
         for (weights, logits) in weights.iter_mut().zip(logits) {
             *weights = simd::weights::<F32>(logits, scale);
         }
-        self.sum(sums)
+        self.sum()
     }
 
     /// Adds the weights up, per [`BLOCK`] of entries and in total.
-    fn sum(&self, sums: &mut Vec<f64>) -> f64 {
+    fn sum(&mut self) -> f64 {
         let blocks = self.weights[..self.len.next_multiple_of(BLOCK)].as_chunks::<BLOCK>().0;
-        sums.clear();
-        sums.extend(blocks.iter().map(simd::sum));
-        sums.iter().sum()
+        self.sums.clear();
+        self.sums.extend(blocks.iter().map(simd::sum));
+        simd::total(&self.sums)
     }
 
     /// The weights of one [`BLOCK`] of entries.
@@ -112,87 +139,97 @@ impl Kept {
         self.weights[..].as_chunks::<BLOCK>().0[block]
     }
 
-    /// Drops what `cut` does not keep. The weights stay those of the entries.
-    pub(super) fn retain(&mut self, cut: Cut, sums: &mut Vec<f64>) -> f64 {
-        let mut kept = 0;
-        for at in 0..self.len {
-            let (id, logit) = (self.ids[at], self.logits[at]);
-            (self.ids[kept], self.logits[kept], self.weights[kept]) = (id, logit, self.weights[at]);
-            kept += usize::from(cut.keeps(id as usize, logit));
-        }
+    /// Drops what `cut` does not keep; returns the weight of the rest. The weights stay those of the entries.
+    pub(super) fn retain(&mut self, cut: Cut) -> f64 {
+        let (ids, logits) = (&mut self.ids[..self.len], &mut self.logits[..self.len]);
+        let kept = simd::retain(cut, ids, logits, &mut self.weights[..self.len]);
         self.len = kept;
         self.weights[kept..kept.next_multiple_of(BLOCK)].fill(0.0);
-        self.sum(sums)
+        self.sum()
     }
 
-    /// The cut below which entries lie outside the smallest top set that weighs `goal`.
+    /// The cut below which entries lie outside the smallest top set that weighs `goal.0`, and whether it is the same for
+    /// every goal from there to `goal.1`.
     ///
     /// Order is by logit, then by id, both descending: the reverse of a stable ascending sort. An entry is kept as long as
-    /// what lies above it weighs less than `goal`, and the first always.
-    pub(super) fn nucleus(&mut self, scale: Scale, goal: f64) -> Cut {
-        let order = |a: &(f32, u32), b: &(f32, u32)| {
-            b.0.partial_cmp(&a.0).unwrap_or(std::cmp::Ordering::Equal).then(b.1.cmp(&a.1))
+    /// what lies above it weighs less than the goal, and the first always.
+    pub(super) fn nucleus(&mut self, scale: Scale, goal: (f64, f64)) -> (Cut, bool) {
+        let order = |a: &Candidate, b: &Candidate| {
+            b.logit.partial_cmp(&a.logit).unwrap_or(std::cmp::Ordering::Equal).then(b.id.cmp(&a.id))
         };
-        let mut above = self.find_boundary(scale, goal);
+        let (mut above, mut decided) = self.find_boundary(scale, goal);
         let mut rest = self.boundary.as_mut_slice();
         while rest.len() > 32 {
             let half = rest.len() / 2;
             rest.select_nth_unstable_by(half, order);
-            let mass: f64 = rest[..half].iter().map(|c| f64::from(scale.weight(c.0))).sum();
-            if above + mass >= goal {
+            let through = above + rest[..half].iter().map(|one| f64::from(one.weight)).sum::<f64>();
+            if through >= goal.0 {
+                decided &= through >= goal.1;
                 rest = &mut rest[..half];
             } else {
-                above += mass;
+                above = through;
                 rest = &mut rest[half..];
             }
         }
         rest.sort_unstable_by(order);
         let mut last = rest[0];
         for &candidate in &rest[1..] {
-            above += f64::from(scale.weight(last.0));
-            if above >= goal {
+            above += f64::from(last.weight);
+            if above >= goal.0 {
+                decided &= above >= goal.1;
                 break;
             }
             last = candidate;
         }
-        Cut { logit: last.0, from: last.1 }
+        (Cut { logit: last.logit, from: last.id }, decided)
     }
 
-    /// Fills `boundary` with the entries of about the size at which the running weight reaches `goal`, and tells what
-    /// lies above them.
-    fn find_boundary(&mut self, scale: Scale, goal: f64) -> f64 {
-        let (ids, logits) = (&self.ids[..self.len], &self.logits[..self.len]);
-        let weights = &self.weights[..self.len];
+    /// Fills `boundary` with the entries of about the size at which the running weight reaches `goal.0`; tells what lies
+    /// above them, and whether they are the same for every goal up to `goal.1`.
+    fn find_boundary(&mut self, scale: Scale, goal: (f64, f64)) -> (f64, bool) {
+        let (ids, logits, weights) = (&self.ids[..self.len], &self.logits[..self.len], &self.weights[..self.len]);
+        let entries = logits.iter().zip(ids).zip(weights);
+        let candidates = entries.map(|((&logit, &id), &weight)| Candidate { logit, id, weight });
         self.boundary.clear();
         if self.len <= 64 {
-            self.boundary.extend(logits.iter().copied().zip(ids.iter().copied()));
-            return 0.0;
+            self.boundary.extend(candidates);
+            return (0.0, true);
         }
         let range = (scale.max - self.floor.max(scale.lightest())).max(f32::MIN_POSITIVE);
         let per_bucket = BUCKETS as f32 / range;
-        self.buckets.clear();
-        self.buckets.extend(logits.iter().map(|&logit| {
-            let bucket = ((scale.max - logit) * per_bucket).clamp(0.0, (BUCKETS - 1) as f32);
-            bucket as u8
-        }));
+        self.buckets.resize(self.len, 0);
+        simd::run(
+            #[inline(always)]
+            || {
+                for (bucket, &logit) in self.buckets.iter_mut().zip(logits) {
+                    let place = ((scale.max - logit) * per_bucket).clamp(0.0, (BUCKETS - 1) as f32);
+                    // The nearest integer, in the low bits: quicker than a conversion, which has to mind what is none.
+                    *bucket = (place + INTEGERS).to_bits() as u8;
+                }
+            },
+        );
         // Neighbours go to different tables: two additions to one place would wait for each other.
         let mut masses = [[0f64; BUCKETS]; 2];
         for (at, (&bucket, &weight)) in self.buckets.iter().zip(weights).enumerate() {
             masses[at % 2][usize::from(bucket) % BUCKETS] += f64::from(weight);
         }
-        let (mut above, mut boundary) = (0.0, 0);
-        while boundary + 1 < BUCKETS && above + (masses[0][boundary] + masses[1][boundary]) < goal {
-            above += masses[0][boundary] + masses[1][boundary];
+        let (mut above, mut boundary, mut decided) = (0.0, 0, true);
+        while boundary + 1 < BUCKETS {
+            let through = above + (masses[0][boundary] + masses[1][boundary]);
+            if through >= goal.0 {
+                decided = through >= goal.1;
+                break;
+            }
+            above = through;
             boundary += 1;
         }
-        let entries = logits.iter().copied().zip(ids.iter().copied());
-        let here = self.buckets.iter().zip(entries.clone()).filter(|(bucket, _)| usize::from(**bucket) == boundary);
-        self.boundary.extend(here.map(|(_, entry)| entry));
+        let here = self.buckets.iter().zip(candidates.clone()).filter(|(bucket, _)| usize::from(**bucket) == boundary);
+        self.boundary.extend(here.map(|(_, candidate)| candidate));
         if self.boundary.is_empty() {
             // Rounding at the very end: everything is needed, the lightest entry is the last.
             above = 0.0;
-            self.boundary.extend(entries);
+            self.boundary.extend(candidates);
         }
-        above
+        (above, decided)
     }
 }

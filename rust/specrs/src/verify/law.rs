@@ -1,8 +1,8 @@
 //! The law of one target row, formed from its logits without a vector of probabilities.
 //!
-//! A row is read once, for its block maxima and, unless top-k makes that needless, for the weight of each block. A
-//! truncated law (top-k, top-p, min-p) is a [`Cut`] and the list of what it keeps; blocks whose maximum is below the cut
-//! are never looked at again. Weights are `exp((logit - max) / temperature)` in float32, sums of them float64 in one
+//! A row is read once, for its block maxima and, where the law needs it, for the weight of each block. A truncated law
+//! (top-k, top-p, min-p) is a [`Cut`] and the list of what it keeps; blocks whose maximum is below the cut are never looked
+//! at again. Weights are `exp((logit - max) / temperature)` in float32, sums of them float64 in one
 //! fixed order, and a probability is `weight * (1 / sum)` in float32 wherever one is needed, so that drafter and verifier
 //! agree to the bit.
 
@@ -13,19 +13,20 @@ use super::sampling::Sampling;
 use super::scale::Scale;
 use super::scan::{Unusable, scan, scan_and_sum};
 use super::simd;
+use super::truncate::likely_lightest;
 
 /// What the memory of one thread's rows is reused for.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// Largest logit of each block.
     pub(super) maxima: Vec<f32>,
-    /// Weight of each block of the row, or of the list.
+    /// Weight of each block of the row; 0 where only a bound of it was needed.
     pub(super) sums: Vec<f64>,
     /// Total of each block's residual.
     pub(super) residual: Vec<f64>,
     /// What a truncated law keeps.
     pub(super) kept: Kept,
-    /// Logits among which the k-th is looked for.
+    /// Logits among which the k-th is looked for, or weights of a sample of the row.
     pub(super) order: Vec<f32>,
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct RowLaw<'a, E: Element> {
     pub(super) cut: Cut,
     pub(super) sum: f64,
     inverse: f32,
-    /// Whether `scratch.kept` lists the kept tokens; `scratch.sums` are then those of the list.
+    /// Whether `scratch.kept` lists the kept tokens.
     pub(super) listed: bool,
     pub(super) scratch: &'a mut Scratch,
 }
@@ -45,21 +46,23 @@ impl<'a, E: Element> RowLaw<'a, E> {
     /// Forms the law of `row` under `sampling`, whose temperature is positive.
     pub(crate) fn new(row: &'a [E::Bits], sampling: Sampling, scratch: &'a mut Scratch) -> Result<Self, Unusable> {
         let Sampling { temperature, top_k, top_p, min_p } = sampling;
-        let truncates_first = top_k > 0 && (top_k as usize) < row.len();
-        let max = if truncates_first {
-            scan::<E>(row, &mut scratch.maxima)?
+        let cuts_top_k = top_k > 0 && (top_k as usize) < row.len();
+        let (max, bounds) = if cuts_top_k {
+            (scan::<E>(row, &mut scratch.maxima)?, 0.0)
         } else {
-            scan_and_sum::<E>(row, temperature, &mut scratch.maxima, &mut scratch.sums)?
+            // Min-p alone asks for no weight but those of what it keeps.
+            let light = if top_p < 1.0 { likely_lightest(f64::from(top_p), row.len()) } else { f64::from(min_p) };
+            scan_and_sum::<E>(row, temperature, light, &mut scratch.maxima, &mut scratch.sums)?
         };
         let scale = Scale::new(max, temperature);
         let mut law = Self { row, scale, cut: Cut::NONE, sum: 0.0, inverse: 0.0, listed: false, scratch };
-        if truncates_first {
+        if cuts_top_k {
             law.cut_top_k(top_k as usize, temperature);
         } else {
-            law.sum = law.scratch.sums.iter().sum();
+            law.sum = simd::total(&law.scratch.sums);
         }
         if top_p < 1.0 {
-            law.cut_top_p(f64::from(top_p));
+            law.cut_top_p(f64::from(top_p), bounds);
         }
         if min_p > 0.0 {
             law.cut_min_p(min_p);
@@ -135,14 +138,16 @@ impl<'a, E: Element> RowLaw<'a, E> {
         probs
     }
 
-    /// Weighs the whole row.
-    pub(super) fn sum_all(&mut self) {
+    /// Weighs the blocks that are not weighed yet.
+    pub(super) fn weigh_rest(&mut self) {
         let (whole, rest) = self.row.as_chunks::<BLOCK>();
-        let sums = &mut self.scratch.sums;
-        sums.resize(self.row.len().div_ceil(BLOCK), 0.0);
-        simd::weight_sums::<E>(whole, self.scale, f32::NEG_INFINITY, &mut sums[..whole.len()]);
-        simd::weight_sums::<E>(padded::<E>(rest).as_slice(), self.scale, f32::NEG_INFINITY, &mut sums[whole.len()..]);
-        self.sum = sums.iter().sum();
+        let last = padded::<E>(rest);
+        for (block, sum) in whole.iter().chain(&last).zip(&mut self.scratch.sums) {
+            if *sum == 0.0 {
+                *sum = simd::sum_of_weights::<E>(block, self.scale);
+            }
+        }
+        self.sum = simd::total(&self.scratch.sums);
     }
 
     /// The token at `coin` of the inverse cumulative law, ids ascending.
@@ -150,7 +155,7 @@ impl<'a, E: Element> RowLaw<'a, E> {
         let goal = coin * self.sum;
         if self.listed {
             let kept = &self.scratch.kept;
-            kept.ids()[pick(&self.scratch.sums, goal, |block| kept.weights_of(block)) as usize]
+            kept.ids()[pick(kept.sums(), goal, |block| kept.weights_of(block)) as usize]
         } else {
             pick(&self.scratch.sums, goal, |block| self.weights(block))
         }

@@ -31,39 +31,44 @@ pub(super) fn scan<E: Element>(row: &[E::Bits], maxima: &mut Vec<f32>) -> Result
     largest::<E>(low, high)
 }
 
-/// Reads the row once: block maxima, the weight of each block, and the largest logit.
+/// Reads the row once: block maxima, and the weight of each block that has a token at least `light` times as heavy as the
+/// heaviest so far; 0 for the others. Returns the largest logit and a bound of what the others weigh.
 pub(super) fn scan_and_sum<E: Element>(
     row: &[E::Bits],
     temperature: f32,
+    light: f64,
     maxima: &mut Vec<f32>,
     sums: &mut Vec<f64>,
-) -> Result<f32, Unusable> {
+) -> Result<(f32, f64), Unusable> {
     let (mut low, mut high) = (E::HIGHEST, E::LOWEST);
     let mut scale = Scale::new(f32::NEG_INFINITY, temperature);
+    let below = (light.log2() / f64::from(scale.rate)) as f32;
     let (whole, rest) = row.as_chunks::<BLOCK>();
     let last = padded::<E>(rest);
     let blocks = row.len().div_ceil(BLOCK);
     maxima.resize(blocks, 0.0);
     sums.resize(blocks, 0.0);
-    let mut first = 0;
+    let (mut first, mut bounds) = (0, 0.0);
     for tile in whole.chunks(TILE).chain([last.as_slice()]) {
         let end = first + tile.len();
         let mut tile_low = E::HIGHEST;
         simd::extremes::<E>(tile, &mut tile_low, &mut high, &mut maxima[first..end]);
         low = low.min(tile_low);
-        let tile_max = maxima[first..end].iter().copied().fold(scale.max, f32::max);
-        if tile_max > scale.max {
+        let max = E::key_value(high);
+        if max > scale.max {
             // What is summed so far is relative to a smaller maximum.
-            let factor = ((f64::from(scale.max) - f64::from(tile_max)) * f64::from(scale.rate)).exp2();
+            let factor = ((f64::from(scale.max) - f64::from(max)) * f64::from(scale.rate)).exp2();
             for sum in &mut sums[..first] {
                 *sum *= factor;
             }
-            scale.max = tile_max;
+            bounds *= factor;
+            scale.max = max;
         }
-        simd::weight_sums::<E>(tile, scale, E::key_value(tile_low), &mut sums[first..end]);
+        let reaching = (&maxima[first..end], scale.max + below);
+        bounds += simd::weight_sums::<E>(tile, scale, E::key_value(tile_low), reaching, &mut sums[first..end]);
         first = end;
     }
-    largest::<E>(low, high)
+    Ok((largest::<E>(low, high)?, bounds))
 }
 
 /// The most probable token of a row, the lowest id among equals.
