@@ -59,6 +59,8 @@ def main(arguments=None):
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=96)
     options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device; --device cpu rehearses")
     target_model = model(0, options.hidden, options.layers, options.device)
     draft_model = model(0, options.hidden, options.layers, options.device)
     del draft_model.model.layers[options.layers // 2 :]  # the same model's first half: some of its guesses stand

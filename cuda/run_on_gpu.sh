@@ -58,12 +58,10 @@ CHECK
 command -v cargo >/dev/null || [ -x "$HOME/.cargo/bin/cargo" ] || die "no cargo: install Rust >= 1.88"
 export PATH=$PATH:$HOME/.cargo/bin
 
-if [ -z "${SPECRS_NVCC:-}" ]; then
-  "$PYTHON" -m pip install -q --group cuda || echo "the pinned compiler could not be installed; looking for one on PATH"
-  SPECRS_NVCC=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/bin/nvcc
-  [ -x "$SPECRS_NVCC" ] || SPECRS_NVCC=$(command -v nvcc) || die "no nvcc: pip install --group cuda, or set SPECRS_NVCC"
-fi
-"$SPECRS_NVCC" --version | grep -q 'release 13\.' || die "nvcc of CUDA 13 is needed, got: $("$SPECRS_NVCC" --version | tail -2)"
+# Not installed beside torch, whose runtime wheels it would replace.
+SPECRS_NVCC=${SPECRS_NVCC:-$(command -v nvcc)} || die "no nvcc: run ./dev gpu, or put one on PATH or into SPECRS_NVCC"
+compiler=$("$SPECRS_NVCC" --version) || die "$SPECRS_NVCC does not run"
+[[ $compiler == *'release 13.'* ]] || die "nvcc of CUDA 13 is needed, got: $compiler"
 export SPECRS_NVCC SPECRS_REQUIRE_NVCC=1
 
 {
@@ -74,7 +72,8 @@ export SPECRS_NVCC SPECRS_REQUIRE_NVCC=1
 # For this device alone: six targets take minutes.
 SPECRS_CUDA_ARCHS=${SPECRS_CUDA_ARCHS:-$("$PYTHON" -c 'import torch; print("%d%d" % torch.cuda.get_device_capability())')}
 export SPECRS_CUDA_ARCHS
-export VIRTUAL_ENV=$("$PYTHON" -c 'import sys; print(sys.prefix)') PYTHONPATH=$PWD/python
+VIRTUAL_ENV=$("$PYTHON" -c 'import sys; print(sys.prefix)')
+export VIRTUAL_ENV PYTHONPATH=$PWD/python
 LIMIT=600 step build "$PYTHON" -m maturin develop --release --skip-install
 [ ${#failed[@]} -eq 0 ] || die "the build failed: $OUT/build.log"
 step first-launch "$PYTHON" -c 'import torch, specrs._core as core

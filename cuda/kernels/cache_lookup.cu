@@ -4,7 +4,9 @@
 //   A negative sequence pads: as a query it never hits, as an entry it is never found.
 // Shapes. keys (N, 3), queries (B, 3), hits (B,), all int64.
 // Blocks. One warp per query; lanes take entries in turn, so the first match is the lowest.
-// Bytes. B * N * 24 at most, from L2. Floor. One launch.
+// Bytes. B * N * 24 at most, from L2.
+// Operations. 3 comparisons per entry and query.
+// Floor. One launch.
 // Budget. lookup_cache: 32 registers, 0 KB.
 #include "../include/specrs/warp.h"
 

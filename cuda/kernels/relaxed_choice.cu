@@ -3,7 +3,8 @@
 // Maths. p the target's law of the row, q the draft's law of the row's child; TV+ = sum (q - p)+ where p > 0 (everywhere
 //   with `beyond`: total variation), q(S) the draft's mass of a set S.
 //   ensemble:  emit w p + (1 - w) q, w per node (static, DIVERSED); bias (1 - w) TV+. A greedy row takes the argmax of the
-//              mixture of both laws at temperature 1 (lowest id among equals); bias 1 where that is not the target's own.
+//              mixture of both laws at temperature 1; bias 1 where that is not the target's own. Against the target's own,
+//              the largest logit, stand only tokens that the draft prefers to it: probabilities round, logits do not.
 //   lenience:  min(1, p / (l q)), residual norm((p - l q)+); bias: total variation to p of what that emits, with
 //              A = sum min(q, p / l), R = sum (p - l q)+:  sum (min(q, p / l) + (1 - A) / R (p - l q)+ - p)+.
 //   typical:   the set p > min(epsilon, delta exp(-H(p)));  top_k: the set of the k largest, ties included. Bias of a set S:
@@ -17,6 +18,8 @@
 // Blocks. One per row, 256 threads: sums over a row in float64, one to three passes, an id per thread.
 // Bytes. Per row with a child one to three reads of p (L2 after row_partials) and of q (V * 4, from L2 after the first);
 //   top-k reads p three times more.
+// Operations. Per id and pass an exponential and up to 10 in float64 (a logarithm or two more under the typical and
+//   the fuzzy rules): 56 nodes and two passes are 0.17 GFLOP, 5 us at 34 TFLOP/s of float64.
 // Floor. N * V * 4 / bandwidth for q: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s.
 // Budget. relaxed_choice: 128 registers, 26 KB.
 #include "../include/specrs/choice.h"
@@ -43,14 +46,16 @@ struct ChildLaw {
   long long token;
 };
 
+__device__ __forceinline__ float child_prob(const ChildLaw& child, int id) {
+  return child.row >= 0 ? draft_prob(child.draft, child.row, id) : float(id == child.token);
+}
+
 // Calls visit(id, p, q) for this thread's share of the row's ids, ascending. Neighbouring threads read neighbouring ids.
 template <class T, class Visit>
 __device__ __forceinline__ void each_pair(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, Visit&& visit) {
 #pragma unroll 1
-  for (int id = threadIdx.x; id < row.vocab; id += blockDim.x) {
-    const float q = child.row >= 0 ? draft_prob(child.draft, child.row, id) : float(id == child.token);
-    visit(id, law_prob(law, id, to_float(row.row[id])), q);
-  }
+  for (int id = threadIdx.x; id < row.vocab; id += blockDim.x)
+    visit(id, law_prob(law, id, to_float(row.row[id])), child_prob(child, id));
 }
 
 // Two sums over the row, in every thread. `terms(p, q, a, b)` adds to them; NaN where the draft's row is no law.
@@ -93,15 +98,19 @@ __device__ inline void draft_facts(const ChildLaw& child, int vocab, BlockScratc
   beyond = block_sum(sum, scratch);
 }
 
-// The most probable id of w p + (1 - w) q, the lowest among equals. All threads of the block must call it.
+// The most probable id of w p + (1 - w) q: the target's own, unless one that the draft prefers to it is more probable, the
+// lowest of those among equals. All threads of the block must call it.
 template <class T>
 __device__ __forceinline__ int mixture_argmax(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, double w,
                                               BlockScratch& scratch) {
-  BestOf<double> best{-1.0, NO_ID};
+  const float own_draft_prob = child_prob(child, law.argmax);
+  constexpr int OWN = -1;  // below every id, so that it wins among equals
+  BestOf<double> best{w * double(law.inverse) + (1.0 - w) * double(own_draft_prob), OWN};
   each_pair(row, law, child, [&](int id, float p, float q) {
-    best = better(best, BestOf<double>{w * double(p) + (1.0 - w) * double(q), id});
+    if (q > own_draft_prob) best = better(best, BestOf<double>{w * double(p) + (1.0 - w) * double(q), id});
   });
-  return block_best(best, scratch.number, scratch).id;
+  const int id = block_best(best, scratch.number, scratch).id;
+  return id == OWN ? law.argmax : id;
 }
 
 // The divergence of p from q that a fuzzy rule asks for. All threads of the block must call it.
@@ -151,21 +160,25 @@ __device__ void relaxed_choice(const void* logits, long long stride, int vocab, 
                                bool beyond, Choice* choices, SelectScratch& select, BlockScratch& scratch) {
   const long long r = blockIdx.x;
   const int b = request_of_row(row_ptr, requests, r);
-  const bool has_child = r + 1 < row_ptr[b + 1];
+  const RequestRange range = request_range(row_ptr, requests, gridDim.x, b);
+  const bool has_child = r >= range.first_row && r - range.first_row < range.nodes;
   const long long n = r - b;  // the child of a chain's row has the row's number among the nodes
   RowLaw law = laws[r];
   Choice choice = exact_choice();
   const Tile<T> row(static_cast<const T*>(logits) + row_offset(r, stride), vocab);
   const ChildLaw child{draft, has_child && kind != DRAFT_ONE_HOT ? draft_row(draft, n) : -1, has_child ? tokens[n] : -1};
   if (law.status == STATUS_OK && law.rate == 0.f && rule == RULE_ENSEMBLE) {
-    law.rate = LOG2_E;
-    double total = 0.0;
-    partials += row_offset(r, tiles);
-    for (int i = threadIdx.x; i < tiles; i += blockDim.x) total += merged_mass(partials[i], law.max, law.rate);
-    law.inverse = float(1.0 / block_sum(total, scratch));
     choice.kind = CHOICE_TOKENS;
-    choice.plain = choice.mixed = mixture_argmax(row, law, child, 1.0, scratch);
-    if (has_child) choice.mixed = mixture_argmax(row, law, child, double(target_weight[n]), scratch);
+    choice.plain = choice.mixed = law.argmax;
+    if (has_child) {
+      law.rate = LOG2_E;
+      law.min_weight = 0.f;
+      double total = 0.0;
+      partials += row_offset(r, tiles);
+      for (int i = threadIdx.x; i < tiles; i += blockDim.x) total += merged_mass(partials[i], law.max, law.rate);
+      law.inverse = float(1.0 / block_sum(total, scratch));
+      choice.mixed = mixture_argmax(row, law, child, double(target_weight[n]), scratch);
+    }
     choice.bias = choice.mixed != choice.plain ? 1.0 : 0.0;
   } else if (law.status == STATUS_OK && law.rate != 0.f && has_child) {
     double first, second;
@@ -217,6 +230,7 @@ __device__ void relaxed_choice(const void* logits, long long stride, int vocab, 
     }
     if (is_nan(float(choice.bias))) choice.status = STATUS_DRAFT_NAN;
   }
+  if (has_child && kind != DRAFT_ONE_HOT && child.row < 0) choice.status = STATUS_DRAFT_NAN;  // row_of names no row
   if (threadIdx.x == 0) choices[r] = choice;
 }
 
@@ -226,14 +240,15 @@ __device__ void relaxed_choice(const void* logits, long long stride, int vocab, 
   SPECRS_KERNEL_FEW(256, 2, relaxed_choice_##suffix)(                                                                     \
       const void* logits, long long stride, int vocab, const void* laws, const void* partials, int tiles,                 \
       const long long* row_ptr, const long long* tokens, int requests, int kind, const float* dense,                      \
-      const long long* sparse_ids, const float* sparse_probs, int width, const long long* row_of, int rule,               \
+      const long long* sparse_ids, const float* sparse_probs, int width, const long long* row_of, long long law_rows,     \
+      int rule,                                                                                                           \
       const float* target_weight, float knob, float second_knob, int beyond, void* choices) {                             \
     __shared__ specrs::SelectScratch select;                                                                              \
     __shared__ specrs::BlockScratch scratch;                                                                              \
     specrs::relaxed_choice<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws),                            \
                               static_cast<const specrs::RowPartial*>(partials), tiles, row_ptr, tokens, requests, kind,   \
-                              specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, rule, target_weight, knob, \
-                              second_knob, beyond != 0, static_cast<specrs::Choice*>(choices), select, scratch);          \
+                              specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of, law_rows}, rule,           \
+                              target_weight, knob, second_knob, beyond != 0, static_cast<specrs::Choice*>(choices), select, scratch); \
   }                                                                                                                       \
   SPECRS_EXPORT(relaxed_choice_##suffix, 256)
 SPECRS_RELAXED_CHOICE(f32, float)

@@ -8,6 +8,8 @@
 // Blocks. One per row, 256 threads. A row without top-k, top-p and min-p merges its partials and reads no logit.
 // Bytes. Untruncated: 24 B per tile. Top-k or top-p: three reads of the row each (the row is in L2 after row_partials: 0.3 MB
 //   of 50 MB), and one more for the masses; ties at the cut of top-p cost one more.
+// Operations. Truncated rows: per id and pass a key, a comparison and an atomic addition in shared memory, under top-p
+//   an exponential.
 // Floor. Truncated rows: 7 L2 reads; one block per row, so the device is full from R = multiprocessors on.
 // Budget. row_law: 112 registers, 26 KB.
 #include "../include/specrs/block.h"

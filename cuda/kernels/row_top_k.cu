@@ -2,10 +2,12 @@
 //
 // Maths. Largest logit first, the smaller id first among equals, one id left out per row if asked (a fork row leaves out the
 //   draft token that a rejection there excludes). prob = exp(l * inverse_temperature - log_sum_exp) with the sums of row_summary.
-// Shapes. logits (R, V); counts, exclude (R,) or null (k, none); offsets (R + 1,) or null (rows of k); ids int64, probs
-//   float32, flat at offsets[r]; a row that row_summary found unusable, and places beyond the vocabulary, get -1 and NaN.
+// Shapes. logits (R, V); counts, exclude (R,) or null (k, none); offsets (R,) or null (rows of k); ids int64, probs
+//   float32 (total,), flat at offsets[r], what passes their ends dropped; a row that row_summary found unusable, and places
+//   beyond the vocabulary, get -1 and NaN.
 // Blocks. One per row, 256 threads: radix selection (select.h), one pass to collect, a rank sort of k <= 256.
 // Bytes. Four reads of the row, from L2 after row_partials; five when ties straddle the k-th place.
+// Operations. Per id and pass a key, a comparison and an atomic addition in shared memory; k^2 comparisons to sort.
 // Floor. Four L2 reads of R * V * size; the device is full from R = multiprocessors on.
 // Budget. row_top_k: 80 registers, 28 KB.
 #include "../include/specrs/block.h"
@@ -25,7 +27,7 @@ struct BestList {
 template <class T>
 __device__ __forceinline__ void row_top_k(const void* logits, long long stride, int vocab, const int* counts, int k,
                                           const long long* exclude, const long long* offsets, const float* log_sum_exp,
-                                          const int* status, float inverse_temperature, long long* ids, float* probs,
+                                          const int* status, float inverse_temperature, long long total, long long* ids, float* probs,
                                           BestList& list, SelectScratch& select, BlockScratch& scratch) {
   const long long r = blockIdx.x;
   const Tile<T> row(static_cast<const T*>(logits) + row_offset(r, stride), vocab);
@@ -61,29 +63,33 @@ __device__ __forceinline__ void row_top_k(const void* logits, long long stride, 
   __syncthreads();
   const int filled = list.filled;
   const int i = threadIdx.x;
+  const auto put = [&](long long place, long long id, float prob) {
+    if (place < 0 || place >= total) return;
+    ids[place] = id;
+    probs[place] = prob;
+  };
   if (i < filled) {
     int rank = 0;
     for (int other = 0; other < filled; other++)
       rank += list.value[other] > list.value[i] || (list.value[other] == list.value[i] && list.id[other] < list.id[i]);
-    ids[out + rank] = list.id[i];
-    probs[out + rank] = expf(list.value[i] * inverse_temperature - log_sum_exp[r]);
+    put(out + rank, list.id[i], expf(list.value[i] * inverse_temperature - log_sum_exp[r]));
   } else if (i < wanted) {
-    ids[out + i] = -1;
-    probs[out + i] = __uint_as_float(0x7fc00000u);
+    put(out + i, -1, __uint_as_float(0x7fc00000u));
   }
 }
 
 }  // namespace specrs
 
 #define SPECRS_ROW_TOP_K(suffix, T)                                                                                       \
-  SPECRS_KERNEL_FEW(256, 3, row_top_k_##suffix)(const void* logits, long long stride, int vocab, const int* counts, int k,       \
+  SPECRS_KERNEL_FEW(256, 3, row_top_k_##suffix)(const void* logits, long long stride, int vocab, const int* counts, int k, \
                                          const long long* exclude, const long long* offsets, const float* log_sum_exp,    \
-                                         const int* status, float inverse_temperature, long long* ids, float* probs) {            \
+                                         const int* status, float inverse_temperature, long long total, long long* ids,   \
+                                         float* probs) {                                                                  \
     __shared__ specrs::BestList list;                                                                                     \
     __shared__ specrs::SelectScratch select;                                                                              \
     __shared__ specrs::BlockScratch scratch;                                                                              \
-    specrs::row_top_k<T>(logits, stride, vocab, counts, k, exclude, offsets, log_sum_exp, status, inverse_temperature, ids,       \
-                         probs, list, select, scratch);                                                                   \
+    specrs::row_top_k<T>(logits, stride, vocab, counts, k, exclude, offsets, log_sum_exp, status, inverse_temperature, total, \
+                         ids, probs, list, select, scratch);                                                              \
   }                                                                                                                       \
   SPECRS_EXPORT(row_top_k_##suffix, 256)
 SPECRS_ROW_TOP_K(f32, float)

@@ -7,12 +7,15 @@
 //   (D2SD, SSD) are one request whose bits keep the branches apart: the prefix is read once for all of them.
 // Shapes. q (R, Hq, D), R rows anchor first; keys and values in slots: address = base + page * page_stride + head * head_stride
 //   + (slot % page_size) * slot_stride (elements), page from block_table (B, pages) or b itself; the rows' own keys lie
-//   in slots P + row; a request whose slots pass the cache sees nothing: out 0, lse -inf. visibility (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
+//   in slots P + row; visibility (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
+//   Nothing is seen, out 0 and lse -inf, by a request whose slots pass the cache, by one whose row_ptr is no range of rows, by
+//   rows that no request owns, and by rows of a request from most_rows on; of a page that is none of `pages`, no slot is seen.
 // Blocks. tree_attention_T_D: grid (splits * m_tiles, Hkv, B), 128 threads. A block takes 64 (row, head of the group) pairs,
 //   16 per warp, against 64 keys at a time (32 at D = 256): tensor-core products of 16 x 8 x 16, keys and values two
 //   stages deep through asynchronous copies. tree_attention_plain_T: one warp per (row, head, split), any D up to 256 that is a
 //   multiple of 32; the branch for float32 and the yardstick in tests. merge_attention_T: one block of D threads per (row, head).
 // Bytes. Per request and kv head the prefix once: 2 * P * D * 2 B, as long as rows * group <= 64; q, partials and out beside it.
+// Operations. 4 R Hq P D in tensor cores, R Hq P exponentials.
 // Floor. B * Hkv * 4 P D / bandwidth: P = 32k, 8 heads of 128, one request: 134 MB, 28 us at 4.8 TB/s; the products of
 //   64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 11 us at 790 TFLOP/s: bound by memory up to 64 rows * group per head.
 // Budget. tree_attention_64: 168 registers, 0 KB; tree_attention_128: 220 registers, 0 KB; tree_attention_256: 255 registers, 0 KB;
@@ -26,13 +29,15 @@ struct CacheView {
   const void* keys;
   const void* values;
   const int* block_table;
-  int table_width, page_size;
+  int table_width, pages, page_size;
   long long page_stride, head_stride, slot_stride;
 };
 
+// Negative where the block table names no page of the cache.
 __device__ __forceinline__ long long slot_offset(const CacheView& cache, int b, int head, long long slot) {
   const unsigned number = unsigned(slot) / unsigned(cache.page_size), place = unsigned(slot) % unsigned(cache.page_size);
   const long long page = cache.block_table ? cache.block_table[row_offset(b, cache.table_width) + number] : b;
+  if (page < 0 || page >= cache.pages) return -1;
   return row_offset(page, cache.page_stride) + row_offset(head, cache.head_stride) + row_offset(place, cache.slot_stride);
 }
 
@@ -42,8 +47,8 @@ __device__ __forceinline__ long long slots_in_use(const CacheView& cache, long l
   return prefix >= 0 && prefix + rows <= capacity ? prefix + rows : 0;
 }
 
-__device__ __forceinline__ bool sees(const unsigned long long* bits, long long node) {
-  return bits[node >> 6] >> (node & 63) & 1;
+__device__ __forceinline__ bool sees(const unsigned long long* bits, int words, long long node) {
+  return node >> 6 < words && bits[node >> 6] >> (node & 63) & 1;
 }
 
 template <int D>
@@ -65,7 +70,7 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
   const int split = int(blockIdx.x) / m_tiles, m_first = int(blockIdx.x) % m_tiles * Shape::ROWS;
   const int head = blockIdx.y, b = blockIdx.z, group = q_heads / kv_heads;
   const long long first_row = row_ptr[b], prefix = lengths[b];
-  const int rows = int(row_ptr[b + 1] - first_row), pairs = rows * group;
+  const int rows = has_rows(row_ptr, rows_total, b) ? int(row_ptr[b + 1] - first_row) : 0, pairs = rows * group;
   if (m_first >= pairs) return;
   const long long total = slots_in_use(cache, prefix, rows);
   const long long per_split = (total + (long long)splits * KEYS - 1) / ((long long)splits * KEYS) * KEYS;
@@ -87,12 +92,12 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
     for (int i = threadIdx.x; i < KEYS * CHUNKS; i += Shape::THREADS) {
       const long long s = slot + i / CHUNKS;
       const int place = i / CHUNKS * PITCH + i % CHUNKS * 8;
-      if (s < end) {
-        const long long from = slot_offset(cache, b, head, s) + i % CHUNKS * 8;
-        copy_async(keys + place, static_cast<const T*>(cache.keys) + from);
-        copy_async(values + place, static_cast<const T*>(cache.values) + from);
-      } else {  // zeros: a weight of 0 times what happens to lie there could be NaN
-        store_chunk(keys + place, Chunk{{0, 0, 0, 0}});
+      const long long from = s < end ? slot_offset(cache, b, head, s) : -1;
+      if (from >= 0) {
+        copy_async(keys + place, static_cast<const T*>(cache.keys) + from + i % CHUNKS * 8);
+        copy_async(values + place, static_cast<const T*>(cache.values) + from + i % CHUNKS * 8);
+      } else {  // a score of NaN has weight 0, and 0 times what happens to lie in the values could be NaN
+        store_chunk(keys + place, Chunk{{~0u, ~0u, ~0u, ~0u}});
         store_chunk(values + place, Chunk{{0, 0, 0, 0}});
       }
     }
@@ -146,7 +151,7 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const long long s = slot + n * 8 + quad_column + (i & 1);
-        const bool seen = in_prefix || (s < end && (s < prefix || sees(bits[i >> 1], s - prefix)));
+        const bool seen = in_prefix || (s < end && (s < prefix || sees(bits[i >> 1], words, s - prefix)));
         score[n][i] = seen ? score[n][i] * scale : negative_infinity();
         peak[i >> 1] = fmaxf(peak[i >> 1], score[n][i]);
       }
@@ -214,7 +219,8 @@ __device__ __forceinline__ void tree_attention_plain(const void* q_, const Cache
   const int q_head = int(unit % q_heads);
   const long long row = unit / q_heads % rows_total, split = unit / q_heads / rows_total;
   const int b = request_of_row(row_ptr, requests, row), head = q_head / (q_heads / kv_heads), share = dim / 32;
-  const long long prefix = lengths[b], total = slots_in_use(cache, prefix, row_ptr[b + 1] - row_ptr[b]);
+  const long long prefix = lengths[b], rows = row_ptr[b + 1] - row_ptr[b];
+  const long long total = is_among(row_ptr, rows_total, b, row) ? slots_in_use(cache, prefix, rows) : 0;
   const long long per_split = (total + splits - 1) / splits, begin = per_split * split;
   const long long end = begin + per_split < total ? begin + per_split : total;
   const T* q = static_cast<const T*>(q_) + row_offset(row_offset(row, q_heads) + q_head, dim);
@@ -225,8 +231,9 @@ __device__ __forceinline__ void tree_attention_plain(const void* q_, const Cache
     out[i] = 0.f;
   }
   for (long long s = begin; s < end; s++) {
-    if (s >= prefix && !sees(visibility + row_offset(row, words), s - prefix)) continue;
+    if (s >= prefix && !sees(visibility + row_offset(row, words), words, s - prefix)) continue;
     const long long from = slot_offset(cache, b, head, s);
+    if (from < 0) continue;
     float dot = 0.f;
 #pragma unroll
     for (int i = 0; i < MOST; i++)
@@ -248,11 +255,15 @@ __device__ __forceinline__ void tree_attention_plain(const void* q_, const Cache
   if (lane_id() == 0) lse[at] = sum > 0.f ? largest + log2f(sum) : negative_infinity();
 }
 
-// Joins the splits of one (row, head). A split that saw nothing has lse -inf and is not read.
+// Joins the splits of one (row, head). A split that saw nothing has lse -inf and is not read; of a row that nothing attended
+// from, no split is.
 template <class T>
-__device__ __forceinline__ void merge_attention(const float* partial, const float* lse, int splits, long long pairs, int dim,
-                                                void* out, float* merged) {
-  const long long at = blockIdx.x;
+__device__ __forceinline__ void merge_attention(const float* partial, const float* lse, int splits, long long rows, int heads,
+                                                int dim, const long long* row_ptr, int requests, int most_rows, void* out,
+                                                float* merged) {
+  const long long at = blockIdx.x, row = at / heads, pairs = rows * heads;
+  const int b = request_of_row(row_ptr, requests, row);
+  if (!is_among(row_ptr, rows, b, row) || row - row_ptr[b] >= most_rows) splits = 0;
   float largest = negative_infinity(), sum = 0.f, value = 0.f;
   for (int s = 0; s < splits; s++) largest = fmaxf(largest, lse[row_offset(s, pairs) + at]);
   for (int s = 0; s < splits && largest > negative_infinity(); s++) {
@@ -268,12 +279,13 @@ __device__ __forceinline__ void merge_attention(const float* partial, const floa
 
 #define SPECRS_TREE_ATTENTION(suffix, T, D, blocks)                                                                       \
   SPECRS_KERNEL_FEW(128, blocks, tree_attention_##suffix##_##D)(                                                          \
-      const void* q, const void* keys, const void* values, const int* block_table, int table_width, int page_size,        \
-      long long page_stride, long long head_stride, long long slot_stride, const long long* lengths,                      \
-      const long long* row_ptr, const void* visibility, int words, int q_heads, int kv_heads, float scale, int splits,    \
+      const void* q, const void* keys, const void* values, const int* block_table, int table_width, int pages,            \
+      int page_size, long long page_stride, long long head_stride, long long slot_stride,                                 \
+      const long long* lengths, const long long* row_ptr, const void* visibility, int words, int q_heads, int kv_heads, float scale, int splits, \
       int m_tiles, long long rows, float* partial, float* lse) {                                                          \
     SPECRS_DYNAMIC_SHARED(shared);                                                                                        \
-    const specrs::CacheView cache{keys, values, block_table, table_width, page_size, page_stride, head_stride, slot_stride}; \
+    const specrs::CacheView cache{keys, values, block_table, table_width, pages, page_size,                               \
+                                  page_stride, head_stride, slot_stride};                                                 \
     specrs::tree_attention<T, D>(q, cache, lengths, row_ptr, static_cast<const unsigned long long*>(visibility), words,   \
                                  q_heads, kv_heads, scale, splits, m_tiles, rows, partial, lse,                           \
                                  reinterpret_cast<T*>(shared));                                                           \
@@ -288,19 +300,22 @@ SPECRS_TREE_ATTENTION(f16, specrs::f16, 256, 1)
 
 #define SPECRS_PLAIN_ATTENTION(suffix, T)                                                                                 \
   SPECRS_KERNEL(128, tree_attention_plain_##suffix)(                                                                      \
-      const void* q, const void* keys, const void* values, const int* block_table, int table_width, int page_size,        \
-      long long page_stride, long long head_stride, long long slot_stride, const long long* lengths,                      \
-      const long long* row_ptr, int requests, const void* visibility, int words, int q_heads, int kv_heads, int dim,      \
+      const void* q, const void* keys, const void* values, const int* block_table, int table_width, int pages,            \
+      int page_size, long long page_stride, long long head_stride, long long slot_stride,                                 \
+      const long long* lengths, const long long* row_ptr, int requests, const void* visibility, int words, int q_heads, int kv_heads, int dim, \
       float scale, int splits, long long rows, float* partial, float* lse) {                                              \
-    const specrs::CacheView cache{keys, values, block_table, table_width, page_size, page_stride, head_stride, slot_stride}; \
+    const specrs::CacheView cache{keys, values, block_table, table_width, pages, page_size,                               \
+                                  page_stride, head_stride, slot_stride};                                                 \
     specrs::tree_attention_plain<T>(q, cache, lengths, row_ptr, requests,                                                 \
                                     static_cast<const unsigned long long*>(visibility), words, q_heads, kv_heads, dim,    \
                                     scale, splits, rows, partial, lse);                                                   \
   }                                                                                                                       \
   SPECRS_EXPORT(tree_attention_plain_##suffix, 128)                                                                       \
-  SPECRS_KERNEL(256, merge_attention_##suffix)(const float* partial, const float* lse, int splits, long long pairs,       \
-                                               int dim, void* out, float* merged) {                                       \
-    if (int(threadIdx.x) < dim) specrs::merge_attention<T>(partial, lse, splits, pairs, dim, out, merged);                \
+  SPECRS_KERNEL(256, merge_attention_##suffix)(const float* partial, const float* lse, int splits, long long rows,        \
+                                               int heads, int dim, const long long* row_ptr, int requests,                \
+                                               int most_rows, void* out, float* merged) {                                 \
+    if (int(threadIdx.x) < dim)                                                                                           \
+      specrs::merge_attention<T>(partial, lse, splits, rows, heads, dim, row_ptr, requests, most_rows, out, merged);      \
   }                                                                                                                       \
   SPECRS_EXPORT(merge_attention_##suffix, 256)
 SPECRS_PLAIN_ATTENTION(f32, float)

@@ -5,7 +5,9 @@
 //   policy: the same with D_j's unmasked tokens equal to Y_b's (masks in D_j agree with anything).
 //   token:  accept j = 1, 2, ... while the tokens that D_j adds to D_(j-1) are those of Y_(j-1) (its argmaxes).
 // Shapes. drafts, outcomes (B, d + 1, W) int64; depths (B,) int32: drafts in use, at most d; accepted (B,) int32.
-// Blocks. One per request, 128 threads over the window. Bytes. At most (d + 1)^2 W 16 B from L1. Floor. One launch.
+// Blocks. One per request, 128 threads over the window. Bytes. At most (d + 1)^2 W 16 B from L1.
+// Operations. (d + 1)^2 W / 2 comparisons at most.
+// Floor. One launch.
 // Budget. accept_unmasked: 40 registers, 1 KB.
 #include "../include/specrs/block.h"
 

@@ -4,10 +4,12 @@
 //   h_i = s_i / (s_i + 1 - c_i), 1 when that is 0 / 0; h_K = c_K. tau is the largest i with u_i < h_i, 0 if none: a failed
 //   test does not stop the search. Bonus from norm((c_tau p - q)+), or from p behind the last node. u_i is the accept coin
 //   of the row of x_i's parent. A fault at node i cuts the draft to its first i nodes. A greedy request accepts argmaxes.
-// Shapes. As verify_chain.cu; sites (R,): one per row; masses (R, tiles) from residual_masses.
+// Shapes. As verify_chain.cu; sites (R,): one per row, idle (all ones) before the launch; masses (R, tiles) from residual_masses.
 // Blocks. block_sites and accept_block: one thread per request (K steps of scalars); the sums s_i are one
 //   residual_masses launch over all rows.
-// Bytes. Every row of p (L2) and of q once. Floor. N * V * 4 / bandwidth.
+// Bytes. Every row of p (L2) and of q once.
+// Operations. Those of residual.cu for every row, about 20 in float64 per node.
+// Floor. N * V * 4 / bandwidth.
 // Budget. block_sites: 64 registers, 0 KB; accept_block: 64 registers, 0 KB.
 #include "../include/specrs/accept.h"
 
@@ -15,19 +17,15 @@ namespace specrs {
 
 template <class T>
 __device__ void block_sites(const void* logits, long long stride, int vocab, const RowLaw* laws, const long long* row_ptr,
-                            const long long* tokens, int requests, int kind, const DraftLaw& draft, int path_stride,
+                            const long long* tokens, int requests, int rows, int kind, const DraftLaw& draft, int path_stride,
                             DrawSite* sites) {
   const int b = blockIdx.x * blockDim.x + threadIdx.x;
   if (b >= requests) return;
-  const RequestRange range = request_range(row_ptr, b);
+  const RequestRange range = request_range(row_ptr, requests, rows, b);
   double c = 1.0;
   bool ended = false;
-  for (int i = 0; i <= range.nodes; i++) {
+  for (int i = 0; i <= range.nodes && !ended; i++) {
     const long long row = range.first_row + i;
-    if (ended) {
-      sites[row] = DrawSite{-1, -1, 0.f, 0.f, -1, STATUS_OK};
-      continue;
-    }
     // The row behind the last node, or behind the node before a fault, draws from the target's law.
     DrawSite site{row, -1, float(c), 0.f, -1, STATUS_OK};
     ended = true;
@@ -53,11 +51,13 @@ __device__ void block_sites(const void* logits, long long stride, int vocab, con
 
 #define SPECRS_BLOCK_SITES(suffix, T)                                                                                     \
   SPECRS_KERNEL(256, block_sites_##suffix)(const void* logits, long long stride, int vocab, const void* laws,             \
-                                           const long long* row_ptr, const long long* tokens, int requests, int kind,     \
-                                           const float* dense, const long long* sparse_ids, const float* sparse_probs,    \
-                                           int width, const long long* row_of, int path_stride, void* sites) {                               \
+                                           const long long* row_ptr, const long long* tokens, int requests, int rows,     \
+                                           int kind, const float* dense, const long long* sparse_ids,                     \
+                                           const float* sparse_probs, int width, const long long* row_of,                 \
+                                           long long law_rows, int path_stride, void* sites) {                            \
     specrs::block_sites<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), row_ptr, tokens, requests,    \
-                           kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, path_stride,                   \
+                           rows, kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of, law_rows},        \
+                           path_stride,                                                                                   \
                            static_cast<specrs::DrawSite*>(sites));                                                        \
   }                                                                                                                       \
   SPECRS_EXPORT(block_sites_##suffix, 256)
@@ -66,13 +66,13 @@ SPECRS_BLOCK_SITES(bf16, specrs::bf16)
 SPECRS_BLOCK_SITES(f16, specrs::f16)
 
 // Grid ceil(B / 256). Chooses tau, and rewrites the chosen site so that residual_draw can use it.
-SPECRS_KERNEL(256, accept_block)(const long long* row_ptr, int requests, const double* masses, int tiles, const double* accept,
+SPECRS_KERNEL(256, accept_block)(const long long* row_ptr, int requests, int rows, const double* masses, int tiles, const double* accept,
                                  void* sites_, int path_stride, int* path, int* accepted, int* site_of) {
   using namespace specrs;
   const int b = blockIdx.x * blockDim.x + threadIdx.x;
   if (b >= requests) return;
   DrawSite* sites = static_cast<DrawSite*>(sites_);
-  const RequestRange range = request_range(row_ptr, b);
+  const RequestRange range = request_range(row_ptr, requests, rows, b);
   int tau = 0;
   for (int i = 1; i <= range.nodes; i++) {
     const long long row = range.first_row + i;
@@ -94,7 +94,7 @@ SPECRS_KERNEL(256, accept_block)(const long long* row_ptr, int requests, const d
   }
   for (int i = 0; i < path_stride; i++) path[row_offset(b, path_stride) + i] = i < tau ? i : -1;
   accepted[b] = range.nodes < 0 ? 0 : tau;
-  site_of[b] = range.nodes < 0 ? -1 : int(range.first_row + tau);
+  site_of[b] = range.nodes < 0 ? -1 - range.status : int(range.first_row + tau);
   if (range.nodes >= 0 && sites[range.first_row + tau].draft_scale == 0.f) sites[range.first_row + tau].target_scale = 1.f;
 }
 SPECRS_EXPORT(accept_block, 256)

@@ -11,7 +11,9 @@
 //   ids, probs (N, width); accept (R,) float64; choices (R,) of 8 words, or null for the exact rule; budget (B,) float64 or
 //   null; bias (B,) float64, or null with the exact rule.
 // Blocks. One warp per request, one node per lane: the walk needs K gathered scalars, not rows.
-// Bytes. ~100 B per node. Floor. One launch.
+// Bytes. ~100 B per node.
+// Operations. About 30 per node.
+// Floor. One launch.
 // Budget. accept_chain: 80 registers, 0 KB.
 #include "../include/specrs/choice.h"
 
@@ -19,14 +21,14 @@ namespace specrs {
 
 template <class T>
 __device__ void accept_chain(const void* logits, long long stride, int vocab, const RowLaw* laws, const long long* row_ptr,
-                             const long long* tokens, int requests, int kind, const DraftLaw& draft, const double* accept,
+                             const long long* tokens, int requests, int rows, int kind, const DraftLaw& draft, const double* accept,
                              const Choice* choices, const double* budget, double* bias, int path_stride, int* path,
                              int* accepted, DrawSite* sites) {
   const int b = blockIdx.x * warp_count() + warp_id();
   if (b >= requests) return;
-  const RequestRange range = request_range(row_ptr, b);
+  const RequestRange range = request_range(row_ptr, requests, rows, b);
   path += row_offset(b, path_stride);
-  int length = 0, status = STATUS_OK;
+  int length = 0, status = range.status;
   bool rejected = false, affordable = true;
   double spent = 0.0;
   const int limit = min(range.nodes, path_stride);
@@ -96,13 +98,13 @@ __device__ void accept_chain(const void* logits, long long stride, int vocab, co
 }  // namespace specrs
 
 #define SPECRS_ACCEPT_CHAIN(suffix, T)                                                                                    \
-  SPECRS_KERNEL_FEW(256, 2, accept_chain_##suffix)(                                                                            \
+  SPECRS_KERNEL_FEW(256, 2, accept_chain_##suffix)(                                                                       \
       const void* logits, long long stride, int vocab, const void* laws, const long long* row_ptr, const long long* tokens, \
-      int requests, int kind, const float* dense, const long long* sparse_ids, const float* sparse_probs, int width,      \
-      const long long* row_of, const double* accept, const void* choices, const double* budget, double* bias,             \
-      int path_stride, int* path, int* accepted, void* sites) {                                                           \
+      int requests, int rows, int kind, const float* dense, const long long* sparse_ids, const float* sparse_probs,       \
+      int width, const long long* row_of, long long law_rows, const double* accept, const void* choices,                  \
+      const double* budget, double* bias, int path_stride, int* path, int* accepted, void* sites) {                       \
     specrs::accept_chain<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), row_ptr, tokens, requests,   \
-                            kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, accept,               \
+                            rows, kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of, law_rows}, accept, \
                             static_cast<const specrs::Choice*>(choices), budget, bias, path_stride, path, accepted,       \
                             static_cast<specrs::DrawSite*>(sites));                                                       \
   }                                                                                                                       \

@@ -10,6 +10,7 @@
 // Shapes. As verify_chain.cu, with parents (N,); all children of a node have the same draft row, that of the first child.
 // Blocks. One per request, 256 threads: the stages follow one another. masses: (B, tiles) float64 scratch.
 // Bytes. Per rejected candidate one read of a row of p and of q, per request one tile more.
+// Operations. Those of residual.cu per rejected candidate, one stage after another.
 // Floor. A stage is bound by what one multiprocessor reads: about 10 us for V = 151,936. Chains belong to verify_chain.
 // Budget. verify_siblings: 112 registers, 1 KB.
 #include "../include/specrs/accept.h"
@@ -32,15 +33,15 @@ __device__ __forceinline__ double stage_masses(const Tile<T>& row, const RowLaw&
 
 template <class T>
 __device__ void verify_siblings(const void* logits, long long stride, int vocab, const RowLaw* laws, const double* law_masses,
-                                int tiles, const long long* row_ptr, const long long* tokens, const int* parents, int kind,
+                                int tiles, const long long* row_ptr, int rows, const long long* tokens, const int* parents, int kind,
                                 const DraftLaw& draft, const double* accept, bool replacement, double* masses,
                                 int path_stride, int* path, int* accepted, DrawSite* sites, BlockScratch& scratch) {
   const int b = blockIdx.x;
-  const RequestRange range = request_range(row_ptr, b);
+  const RequestRange range = request_range(row_ptr, gridDim.x, rows, b);
   path += row_offset(b, path_stride);
   masses += row_offset(b, tiles);
   int node = -1, length = 0;
-  DrawSite site{range.nodes < 0 ? -1 : range.first_row, -1, 1.f, 0.f, -1, STATUS_OK};
+  DrawSite site{range.nodes < 0 ? -1 : range.first_row, -1, 1.f, 0.f, -1, range.status};
   bool descend = range.nodes > 0;
   while (descend) {
     descend = false;
@@ -110,14 +111,15 @@ __device__ void verify_siblings(const void* logits, long long stride, int vocab,
 }  // namespace specrs
 
 #define SPECRS_SIBLINGS(suffix, T)                                                                                        \
-  SPECRS_KERNEL_FEW(256, 2, verify_siblings_##suffix)(                                                                      \
+  SPECRS_KERNEL_FEW(256, 2, verify_siblings_##suffix)(                                                                    \
       const void* logits, long long stride, int vocab, const void* laws, const double* law_masses, int tiles,             \
-      const long long* row_ptr, const long long* tokens, const int* parents, int kind, const float* dense,                \
-      const long long* sparse_ids, const float* sparse_probs, int width, const long long* row_of, const double* accept, int replacement, \
-      double* masses, int path_stride, int* path, int* accepted, void* sites) {                                           \
+      const long long* row_ptr, int rows, const long long* tokens, const int* parents, int kind, const float* dense,      \
+      const long long* sparse_ids, const float* sparse_probs, int width, const long long* row_of, long long law_rows,     \
+      const double* accept, int replacement, double* masses, int path_stride, int* path, int* accepted, void* sites) {    \
     __shared__ specrs::BlockScratch scratch;                                                                              \
     specrs::verify_siblings<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws), law_masses, tiles,        \
-                               row_ptr, tokens, parents, kind, specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of}, \
+                               row_ptr, rows, tokens, parents, kind,                                                      \
+                               specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of, law_rows},                \
                                accept, replacement != 0, masses, path_stride, path, accepted,                             \
                                static_cast<specrs::DrawSite*>(sites), scratch);                                           \
   }                                                                                                                       \

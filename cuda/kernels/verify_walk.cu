@@ -8,6 +8,8 @@
 // Blocks. draw_rows: one per row, 256 threads: R blocks fill the device where one block per request would not.
 //   walk_tree: one warp per request.
 // Bytes. One tile per row (16 KB in bfloat16, 11 % of a row of 151,936), from L2; the walk reads 20 B per node.
+// Operations. draw_rows: per id of a tile an exponential and an addition in float64; walk_tree: N / 32 comparisons per
+//   level.
 // Floor. The two launches.
 // Budget. draw_rows: 80 registers, 1 KB; walk_tree: 40 registers, 0 KB.
 #include "../include/specrs/draw.h"
@@ -51,14 +53,16 @@ SPECRS_DRAW_ROWS(bf16, specrs::bf16)
 SPECRS_DRAW_ROWS(f16, specrs::f16)
 
 // Grid ceil(B / 8), 256 threads. `drawn` is -1 at a row without a law: the path ends there with bonus -1 and status 2.
-// A request without rows (padding of a captured graph) gets accepted 0, bonus -1, status 0.
+// A request without rows (padding of a captured graph) gets accepted 0, bonus -1, status 0; one out of range status 5.
 SPECRS_KERNEL(256, walk_tree)(const long long* drawn, const long long* row_ptr, const long long* tokens, const int* parents,
-                              int requests, int path_stride, int* path, int* accepted, long long* bonus, int* status) {
+                              int requests, int rows, int path_stride, int* path, int* accepted, long long* bonus,
+                              int* status) {
   using namespace specrs;
   const int b = blockIdx.x * warp_count() + warp_id();
   if (b >= requests) return;
-  const long long first_row = row_ptr[b], first_node = first_row - b;
-  const int nodes = int(row_ptr[b + 1] - first_row) - 1;
+  const RequestRange range = request_range(row_ptr, requests, rows, b);
+  const long long first_row = range.first_row, first_node = range.first_node;
+  const int nodes = range.nodes;
   path += row_offset(b, path_stride);
   int node = -1, length = 0;
   long long token = -1;
@@ -81,7 +85,7 @@ SPECRS_KERNEL(256, walk_tree)(const long long* drawn, const long long* row_ptr, 
   if (lane_id() == 0) {
     accepted[b] = length;
     bonus[b] = token;
-    status[b] = nodes >= 0 && token < 0 ? STATUS_TARGET_NAN : STATUS_OK;
+    status[b] = nodes >= 0 && token < 0 ? int(STATUS_TARGET_NAN) : range.status;
   }
 }
 SPECRS_EXPORT(walk_tree, 256)

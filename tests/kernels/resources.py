@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "kernels.md"
 FATBIN_BYTES = 3 * 2**20
 PTX_VERSION = "9.0"
 ARCHS = (80, 86, 89, 90, 100, 120)
-SECTIONS = ("Maths", "Shapes", "Blocks", "Bytes", "Floor", "Budget")
+SECTIONS = ("Maths", "Shapes", "Blocks", "Bytes", "Operations", "Floor", "Budget")
 MARK = "<!-- written by python -m tests.kernels.resources --write -->"
 
 
@@ -79,7 +79,7 @@ def usage(log):
 
 
 def tables(log):
-    """Registers and shared memory of each kernel, the most of all targets and types; bytes and floor of each file."""
+    """Registers and shared memory of each kernel, the most of all targets and types; work and floor of each file."""
     from specrs import _core
 
     most, allowed = {}, budgets()
@@ -91,9 +91,9 @@ def tables(log):
     for name in sorted(most):
         registers, shared = most[name]
         lines.append(f"| `{name}` | {registers} ({allowed[name][0]}) | {shared:,} | {dynamic[name]:,} |")
-    lines += ["", "| file | bytes moved | floor |", "|---|---|---|"]
+    lines += ["", "| file | bytes moved | operations | floor |", "|---|---|---|---|"]
     for file, sections in headers().items():
-        cells = (sections[name].replace("|", "\\|").strip() for name in ("Bytes", "Floor"))
+        cells = (sections[name].replace("|", "\\|").strip() for name in ("Bytes", "Operations", "Floor"))
         lines.append(f"| `{file}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -9,9 +9,9 @@ from tests.kernels.test_verify import chain_case
 
 from specrs.ops.attention import tree_attention
 from specrs.ops.draft import DraftLaw
-from specrs.ops.outcome import top_k_rows
+from specrs.ops.outcome import select_lengths, top_k_rows
 from specrs.ops.relaxed import RelaxedRule, verify_relaxed
-from specrs.ops.verify import verify_block, verify_chain, verify_siblings, verify_walk
+from specrs.ops.verify import round_coins, verify_block, verify_chain, verify_siblings, verify_walk
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,32 @@ def record(request):
 def test_sanitizers_are_silent(record, sanitizer, tmp_path):
     assert replay(sanitizer_build(sanitizer), record, tmp_path) == ""
     assert len(record) > 10
+
+
+def test_row_pointers_do_not_lead_out_of_the_arrays(stand_in, tmp_path):
+    """Pointers one row too far and a draft's row that there is not: no access behind a buffer."""
+    stand_in.open()
+    stand_in.configure()
+    launches = []
+    rows, tree, draft, accept, emit = chain_case(2, torch.float32, 33, counts=(2, 1))
+    tree = tree._replace(row_ptr=torch.tensor([0, 3, 6]))
+    laws, law = sampling([(0.9, 0, 1.0, 0.0)] * 2), DraftLaw(torch.tensor(draft), None, torch.tensor([0, 3, 2]))
+    keys = [torch.tensor([7, 8]), *[torch.zeros(2, dtype=torch.int64)] * 2]
+    query, cached, values, prefix, _ = case(torch.bfloat16, 64, 2, 1, [6, 5], [[-1, 0], [-1]], 9)
+    bits, _ = visibility([[-1, 0], [-1]], 1)
+    with recorded_launches(launches):
+        verify_walk(rows, tree, laws, emit)
+        verify_chain(rows, tree, laws, law, accept, emit)
+        verify_block(rows, tree, laws, law, accept, emit)
+        verify_siblings(rows, tree, laws, law, accept, emit)
+        verify_relaxed(rows, tree, laws, law, accept, emit, RelaxedRule("lenience", (0.5,)))
+        round_coins(*keys, tree.row_ptr, tree.parents, True)
+        select_lengths(torch.full((3,), 0.9), tree.row_ptr, torch.ones(3))
+        tree_attention(query, cached, values, prefix, tree.row_ptr, bits)
+    wanted = ("accept_", "block_", "verify_", "walk_", "relaxed_", "round_", "select_", "tree_", "merge_", "residual_")
+    chosen = [entry for entry in launches if entry[0].startswith(wanted)]
+    assert len({entry[0] for entry in chosen}) == 12
+    assert replay(sanitizer_build("address"), chosen, tmp_path) == ""
 
 
 @pytest.mark.parametrize(

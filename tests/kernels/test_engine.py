@@ -10,6 +10,7 @@ from tests.kernels.emulator import guarded_launches, poisoned
 import specrs
 from specrs.engine import verifier
 from specrs.errors import NonFiniteLogitsError
+from specrs.ops import round as rounds
 from specrs.ops import torch_ops
 from specrs.verification import Cascade, Fuzzy, Lenience, StaticEnsemble, TopKAcceptance, Typical
 
@@ -64,6 +65,29 @@ def test_a_device_gives_the_text_of_the_host(called, monkeypatch, how, temperatu
     assert called == []
     same_texts(by_ops(monkeypatch, **options), expected)
     assert set(called) == {"verify_round"}
+
+
+@pytest.mark.parametrize("how", ["cache", "model"])
+def test_a_host_verifies_by_the_function_behind_the_op(monkeypatch, how):
+    """The engine calls on a host what the dispatcher would call there: one function, once a round, the same texts."""
+    behind = rounds.on_host
+    assert torch_ops.on_host is behind
+    calls = {"engine": 0, "op": 0}
+
+    def counted(who):
+        def run(*given):
+            calls[who] += 1
+            return behind(*given)
+
+        return run
+
+    monkeypatch.setattr(rounds, "on_host", counted("engine"))
+    monkeypatch.setattr(torch_ops, "on_host", counted("op"))
+    options = options_of(how, 0.9)
+    expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    assert calls["engine"] > 0 == calls["op"]
+    same_texts(by_ops(monkeypatch, **options), expected)
+    assert calls["op"] == calls["engine"]
 
 
 @pytest.mark.parametrize(

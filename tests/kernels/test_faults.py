@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from tests.kernels import test_attention, test_outcome, test_rows, test_torch_ops, test_verify
+from tests.kernels import test_attention, test_bad_input, test_outcome, test_rows, test_torch_ops, test_verify
 from tests.kernels.conftest import SCHEDULES
 from tests.kernels.emulator import SHARED, Emulator, build, guarded_launches, poisoned
 
@@ -158,6 +158,20 @@ FAULTS = {
         lambda stand_in: test_torch_ops.test_relaxed_rules_equal_rust(stand_in, "dense"),
         "accept_chain",
     ),
+    "a request out of range passes for padding": (
+        "kernels/verify_walk.cu",
+        "int(STATUS_TARGET_NAN) : range.status;",
+        "int(STATUS_TARGET_NAN) : int(STATUS_OK);",
+        lambda stand_in: test_bad_input.test_row_pointers_that_lead_out_of_the_arrays(stand_in, "walk"),
+        "walk_tree",
+    ),
+    "rows that nobody owns are merged": (
+        "kernels/tree_attention.cu",
+        "if (!is_among(row_ptr, rows, b, row) || row - row_ptr[b] >= most_rows) splits = 0;",
+        "if (row - row_ptr[b] >= most_rows) splits = 0;",
+        lambda stand_in: test_bad_input.test_attention_of_rows_that_nobody_owns(stand_in, plain=False),
+        "merge_attention",
+    ),
     "writes behind its output": (
         "kernels/cache_lookup.cu",
         "if (lane_id() == 0) hits[b] = hit;",
@@ -184,13 +198,18 @@ GROUPS = {
         "block verification stops at the first failure",
         "running maximum not rescaled",
     ],
-    "bias": ["a bias that nobody pays", "splits merged on a wrong base"],
+    "bias": [
+        "a bias that nobody pays",
+        "splits merged on a wrong base",
+        "a request out of range passes for padding",
+    ],
     "small": [
         "ties of top-p kept from the wrong end",
         "tiles merged without their maximum",
         "a node moved to its neighbour's slot",
         "coins of another stream",
         "a margin at each step",
+        "rows that nobody owns are merged",
         "writes behind its output",
     ],
 }

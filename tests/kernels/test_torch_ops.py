@@ -116,6 +116,20 @@ def test_cpu_equals_the_kernel(stand_in, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_kernel_waits_for_a_value(stand_in, monkeypatch, name):
+    """A launch that looked at a tensor would end a graph's capture and stall the stream."""
+    stand_in.open()
+    given, _ = arguments()[name]
+
+    def looked(*_, **__):
+        raise AssertionError("the host looked at a tensor")
+
+    for way in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
+        monkeypatch.setattr(torch.Tensor, way, looked)
+    torch_ops.OPS[name][0](*given)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_opcheck(name):
     given, _ = arguments()[name]
     torch.library.opcheck(getattr(torch.ops.specrs, name).default, tuple(given))
@@ -255,7 +269,8 @@ def test_an_ensemble_at_temperature_zero_is_the_mixtures_argmax(stand_in):
     stand_in.open()
     stand_in.configure("reverse", "shuffle", 4)
     scores, tree, dense, accept, emit = chain_case(8, torch.bfloat16, 300, counts=(5, 4, 0, 6))
-    laws, law = sampling([(0.0, 0, 1.0, 0.0)] * 4), draft.DraftLaw(torch.tensor(dense))
+    # Truncation has no say at temperature 0, in the mixture neither.
+    laws, law = sampling([(0.0, 3, 0.5, 0.2)] * 4), draft.DraftLaw(torch.tensor(dense))
     scores[12] = float("nan")
     inputs, met = [scores, *tree, *laws, *law, accept, emit], []
     for weight in (0.05, 0.5, 1.0):
@@ -266,3 +281,22 @@ def test_an_ensemble_at_temperature_zero_is_the_mixtures_argmax(stand_in):
             met.append((int(made.accepted.sum()), float(made.bias.sum())))
     assert met[0][0] > met[4][0]  # a light target takes more of the draft
     assert met[0][1] > met[1][1] > met[4][1] == 0.0
+
+
+def test_an_ensemble_at_temperature_zero_orders_near_ties_by_their_logits(stand_in):
+    """Logits one float apart, whose rounded probabilities are one: the larger is taken, whatever ids come first."""
+    stand_in.open()
+    stand_in.configure("shuffle", "forward", 6)
+    near = float(np.nextafter(np.float32(0.1), np.float32(1)))
+    scores = torch.full((2, 300), 0.1)
+    scores[0, 170], scores[1, 40] = near, near
+    tree = draft.DraftTree(torch.tensor([0, 2]), torch.tensor([170]), torch.tensor([-1], dtype=torch.int32), 1)
+    one = torch.zeros(2, dtype=torch.float64)
+    for other, path in ((1 / 300, [0]), (0.9, [-1])):
+        law = torch.full((1, 300), 1 / 300)
+        law[0, 9] = other
+        inputs = [scores, *tree, *sampling([(0.0, 0, 1.0, 0.0)]), *draft.DraftLaw(law), one, one]
+        made = assert_equals_rust("verify_relaxed", inputs, ("ensemble", [], torch.tensor([0.5])))
+        assert made.path.tolist() == [path]
+        assert made.bonus.tolist() == [40 if path == [0] else 9]
+        assert made.bias.tolist() == [0.0 if path == [0] else 1.0]

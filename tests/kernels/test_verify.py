@@ -1,12 +1,14 @@
 """Verification kernels against NumPy with the same coins, and against the Rust rules."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from tests.kernels import oracle
 from tests.kernels.test_rows import logits, sampling
+from tests.verify import edge_cases
 
 from specrs import _core
 from specrs.ops.draft import DraftLaw, DraftTree, Verdict, verdict_to_fill
@@ -113,16 +115,12 @@ def padded_requests():
 
 
 def test_padding_requests_are_inert(emulator):
-    rows = torch.zeros(3, 6)
-    rows[:, 1] = 9.0
-    # Rows without requests shift nodes: request 1 has one node, request 3 none; padding owns no rows.
+    # Request 0 has one node, request 1 none, the others no rows; the arrays have room for all four.
     tree = DraftTree(torch.tensor([0, 2, 3, 3, 3]), torch.tensor([1]), torch.tensor([-1], dtype=torch.int32), 4)
-    laws = sampling([(0.0, 0, 1.0, 0.0)] * 4)
-    verdict = verdict_to_fill(None, rows, tree)
-    drawn = torch.tensor([1, 1, 1])
-    launch("walk_tree", 1, [drawn, tree.row_ptr, tree.tokens, tree.parents, 4, 4, *verdict])
+    verdict = verdict_to_fill(None, torch.zeros(5, 6), tree)
+    drawn = torch.tensor([1, 1, 1, 7, 7])
+    launch("walk_tree", 1, [drawn, tree.row_ptr, tree.tokens, tree.parents, 4, tree.rows, 4, *verdict])
     assert read(verdict) == ([[0], [], [], []], [1, 1, -1, -1], [0, 0, 0, 0])
-    assert laws.temperature.shape == (4,)
 
 
 def chain_case(seed, dtype, vocabulary, counts=(4, 0, 3, 5)):
@@ -146,6 +144,43 @@ def test_chain_equals_numpy_and_rust(emulator, seed):
         draft[5, 3] = float("nan")
     got = read(verify_chain(rows, tree, sampling(LAWS), DraftLaw(torch.tensor(draft)), accept, emit))
     assert got == rust("chain", rows, tree, LAWS, accept, emit, draft)
+
+
+KERNELS = {
+    "chain": verify_chain,
+    "block": verify_block,
+    "specinfer": partial(verify_siblings, with_replacement=True),
+    "without_replacement": verify_siblings,
+}
+
+
+def kernel_outcome(case):
+    """Path, bonus and status of a named case under the kernels."""
+    if "logits" in case:
+        rows = torch.tensor(edge_cases.matrix(case["logits"]), dtype=torch.float32)
+    else:
+        rows = torch.tensor(case["target_probs"], dtype=torch.float64).log().float()
+    nodes = len(case["tokens"])
+    tokens = torch.tensor(case["tokens"], dtype=torch.int64)
+    tree = DraftTree(torch.tensor([0, nodes + 1]), tokens, torch.tensor(case["parents"], dtype=torch.int32), nodes)
+    knobs = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | case.get("sampling", {})
+    accept, emit = (torch.tensor(case[name], dtype=torch.float64) for name in ("accept", "emit"))
+    laws = sampling([tuple(knobs.values())])
+    if case["rule"] == "greedy_or_fixed":
+        verdict = verify_walk(rows, tree, laws, emit)
+    else:
+        probs = edge_cases.matrix(case.get("draft_probs", []))
+        law = DraftLaw(torch.tensor(probs, dtype=torch.float32).reshape(nodes, -1 if nodes else 1))
+        verdict = KERNELS[case["rule"]](rows, tree, laws, DraftLaw() if case.get("one_hot") else law, accept, emit)
+    (path,), (bonus,), (status,) = read(verdict)
+    return path, bonus, status
+
+
+def test_named_cases(emulator):
+    """The table that the Rust rules, the NumPy reference and the mutants are held against."""
+    for case in edge_cases.ALL:
+        token = -1 if case["token"] == edge_cases.NO_TOKEN else case["token"]
+        assert kernel_outcome(case) == (case["path"], token, case.get("status", 0)), (case["name"], case["why"])
 
 
 def test_chain_statuses(emulator):

@@ -174,6 +174,21 @@ def test_greedy_ensemble_follows_the_mixtures_argmax():
     assert (exact.path.tolist(), exact.bonus.tolist(), exact.bias.tolist()) == ([], [0], [0.0])
 
 
+def test_greedy_ensemble_orders_near_ties_by_their_logits():
+    """Logits one float apart have one rounded probability: the larger is taken, as by greedy decoding."""
+    near = np.nextafter(np.float32(0.1), np.float32(1))
+    logits = np.array([[0.1, near, -3.0, 0.1], [near, 0.1, -3.0, near]], np.float32)
+    law = DenseLaw(np.array([[0.4, 0.4, 0.1, 0.1]], np.float32))
+    for weight in (0.25, 1.0):
+        verdict = specrs.verify(logits, [1], [-1], verifier=StaticEnsemble(weight), draft_law=law)
+        assert (verdict.path.tolist(), verdict.bonus.tolist(), verdict.bias.tolist()) == ([0], [0], [0.0])
+        rejected = specrs.verify(logits, [0], [-1], verifier=StaticEnsemble(weight), draft_law=law)
+        assert (rejected.path.tolist(), rejected.bonus.tolist(), rejected.bias.tolist()) == ([], [1], [0.0])
+    preferred = DenseLaw(np.array([[0.41, 0.4, 0.1, 0.09]], np.float32))
+    verdict = specrs.verify(logits, [0], [-1], verifier=StaticEnsemble(0.25), draft_law=preferred)
+    assert (verdict.path.tolist(), verdict.bias.tolist()) == ([0], [1.0])
+
+
 def test_vectors_from_transformers_own_tests():
     logits = np.log(np.array([[0.4, 0.6], [0.5, 0.5]], np.float32))
     law = DenseLaw(np.array([[0.8, 0.2]], np.float32))

@@ -21,16 +21,6 @@ __device__ __forceinline__ double reciprocal(double x) {
   return y;
 }
 
-// One request's rows and nodes in the ragged arrays.
-struct RequestRange {
-  long long first_row, first_node;
-  int nodes;  // -1 for a request without rows (padding of a captured graph)
-};
-__device__ __forceinline__ RequestRange request_range(const long long* row_ptr, int b) {
-  const long long first = row_ptr[b];
-  return RequestRange{first, first - b, int(row_ptr[b + 1] - first) - 1};
-}
-
 template <class T>
 __device__ __forceinline__ float target_prob(const void* logits, long long stride, const RowLaw& law, long long row, int id) {
   return law_prob(law, id, to_float(static_cast<const T*>(logits)[row_offset(row, stride) + id]));

@@ -31,10 +31,14 @@ struct DraftLaw {
   const float* sparse_probs;
   int width;  // vocabulary of dense rows, entries of sparse ones
   const long long* row_of = nullptr;  // row of each node's law; without it every node has its own
+  long long rows = 0;                 // how many there are, where row_of names them
 };
 
+// The row of a node's law; -1, where every probability is 0, if row_of names none.
 __device__ __forceinline__ long long draft_row(const DraftLaw& draft, long long node) {
-  return draft.row_of ? draft.row_of[node] : node;
+  if (!draft.row_of) return node;
+  const long long row = draft.row_of[node];
+  return row >= 0 && row < draft.rows ? row : -1;
 }
 
 // q(id): the first entry that names the id, 0 where none does. Ids below 0 pad a list.

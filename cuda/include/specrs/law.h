@@ -6,7 +6,7 @@
 // A row at temperature 0 is one-hot at its argmax, the lowest id among equals.
 #pragma once
 #include "dtype.h"
-#include "status.h"
+#include "requests.h"
 
 namespace specrs {
 
@@ -58,17 +58,6 @@ __device__ __forceinline__ float law_weight(const RowLaw& law, int id, float log
 
 __device__ __forceinline__ float law_prob(const RowLaw& law, int id, float logit) {
   return law_weight(law, id, logit) * law.inverse;
-}
-
-// The request that owns a row: the last b with row_ptr[b] <= row. Requests without rows are skipped by construction.
-__device__ __forceinline__ int request_of_row(const long long* row_ptr, int requests, long long row) {
-  int low = 0, high = requests;  // row_ptr[low] <= row < row_ptr[high]
-  while (high - low > 1) {
-    const int middle = (low + high) >> 1;
-    if (row_ptr[middle] <= row) low = middle;
-    else high = middle;
-  }
-  return low;
 }
 
 }  // namespace specrs

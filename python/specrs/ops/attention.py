@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
-from specrs.ops.draft import Verdict, check_tensor
+from specrs.ops.draft import Verdict, check_device, check_tensor
 from specrs.ops.launch import Argument, launch
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ PAIRS = 64
 class CacheLayout(NamedTuple):
     """Where the slots of a cache lie; strides in elements.
 
-    ``page_size`` slots are together in a page; ``block_table`` int32 (B, pages) names the pages of each request, and
-    without it request ``b`` owns page ``b`` (a cache of shape (B, heads, slots, D), say).
+    ``page_size`` slots are together in one of ``pages``; ``block_table`` int32 (B, most pages) names those of each
+    request, and without it request ``b`` owns page ``b`` (a cache of shape (B, heads, slots, D), say).
     """
 
+    pages: int
     page_size: int
     page_stride: int
     head_stride: int
@@ -41,7 +42,18 @@ class CacheLayout(NamedTuple):
                 f"a cache must be (pages, heads, slots, D), D contiguous, got {tuple(cache.shape)}, {cache.stride()}"
             )
             raise InvalidInputError(message)
-        return CacheLayout(cache.shape[2], cache.stride(0), cache.stride(1), cache.stride(2), block_table)
+        (pages, _, page_size, _), strides = cache.shape, cache.stride()
+        return CacheLayout(pages, page_size, strides[0], strides[1], strides[2], block_table)
+
+    def check_table(self, requests: int) -> None:
+        """Refuse a block table, or a cache without one, that is not one row or one page per request."""
+        import torch
+
+        if self.block_table is not None:
+            width = self.block_table.shape[-1] if self.block_table.dim() else 0
+            check_tensor("block_table", self.block_table, torch.int32, (requests, width))
+        elif self.pages < requests:
+            raise InvalidInputError(f"{requests} requests need a page each or a block table, got {self.pages} pages")
 
 
 def _attention_bytes(dim: int) -> int:
@@ -82,22 +94,25 @@ def tree_attention(
     scale : float, optional
         1 / sqrt(D) without it.
     block_table : tensor, optional
-        int32 (B, pages) for a paged cache.
+        int32 (B, pages) for a paged cache. As far as a request's slots reach it must name pages of the cache: a host
+        refuses others, on a device their slots are not seen.
     splits : int
         Parts that a request's slots are cut into; more for few requests with long prefixes.
     most_rows : int, optional
-        Most rows of one request; R without it.
+        Most rows of one request, R without it; on a device further ones see nothing.
     plain : bool
         Take the kernel without tensor cores, which float32 and other head sizes take anyway.
 
     Returns
     -------
     (tensor (R, Hq, D) of the query's type, tensor (R, Hq) float32)
-        The attended values and the base-2 log-sum-exp of the scores; 0 and -inf where a request would pass the cache.
+        The attended values and the base-2 log-sum-exp of the scores; 0 and -inf where a request would pass the cache,
+        for rows that no request owns, and for requests that ``row_ptr`` leads out of the rows (a host refuses those).
     """
     import torch
 
-    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits)
+    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits, most_rows)
+    most_rows = query.shape[0] if most_rows is None else most_rows
     (rows, q_heads, dim), kv_heads, requests = query.shape, keys.shape[1], lengths.shape[0]
     layout, words = CacheLayout.of(keys, block_table), visibility.shape[1]
     scale = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
@@ -108,21 +123,22 @@ def tree_attention(
     table_width = 0 if block_table is None else block_table.shape[1]
     # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
     sources: list[Argument] = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
-    cache: list[Argument] = [*sources, block_table, table_width, *layout[:4]]
+    cache: list[Argument] = [*sources, block_table, table_width, *layout[:5]]
     if plain or name == "f32" or dim not in TENSOR_CORE_DIMS:
         count = rows * q_heads * splits
         tail: list[Argument] = [visibility, words, q_heads, kv_heads, dim, scale, splits, rows, partial, lse]
         arguments: list[Argument] = [query, *cache, lengths, row_ptr, requests, *tail]
         launch(f"tree_attention_plain_{name}", (count + 3) // 4, arguments)
     else:
-        if any(stride % 8 for stride in layout[1:4]) or any(t.data_ptr() % 16 for t in (query, keys, values)):
+        if any(stride % 8 for stride in layout[2:5]) or any(t.data_ptr() % 16 for t in (query, keys, values)):
             raise InvalidInputError(f"query, keys and values must be 16-byte aligned, got strides {keys.stride()}")
-        tiles = ((most_rows or rows) * (q_heads // kv_heads) + PAIRS - 1) // PAIRS
+        tiles = (most_rows * (q_heads // kv_heads) + PAIRS - 1) // PAIRS
         tail = [visibility, words, q_heads, kv_heads, scale, splits, tiles, rows, partial, lse]
         grid = (splits * tiles, kv_heads, requests)
         arguments = [query, *cache, lengths, row_ptr, *tail]
         launch(f"tree_attention_{name}_{dim}", grid, arguments, shared=_attention_bytes(dim))
-    launch(f"merge_attention_{name}", rows * q_heads, [partial, lse, splits, rows * q_heads, dim, out, merged])
+    owners: list[Argument] = [row_ptr, requests, most_rows]
+    launch(f"merge_attention_{name}", rows * q_heads, [partial, lse, splits, rows, q_heads, dim, *owners, out, merged])
     return out, merged
 
 
@@ -141,6 +157,7 @@ def check_attention(
     visibility: torch.Tensor,
     block_table: torch.Tensor | None,
     splits: int,
+    most_rows: int | None,
 ) -> None:
     """Refuse tensors that do not belong together. Lengths and pointers stay on the device and are not looked at."""
     import torch
@@ -162,9 +179,13 @@ def check_attention(
         raise InvalidInputError(
             f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}"
         )
+    if most_rows is not None and most_rows < 1:
+        raise InvalidInputError(f"most_rows must be positive, got {most_rows}")
     requests = lengths.shape[0]
     check_tensor("lengths", lengths, torch.int64, (requests,))
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
+    layout.check_table(requests)
+    check_device(query, keys=keys, values=values, block_table=block_table)
     words = visibility.shape[1] if visibility.dim() == 2 else -1
     check_tensor("visibility", visibility, torch.int64, (rows, words))
 
@@ -188,6 +209,8 @@ def commit_cache(
         int64: committed slots; the anchor lies in the next one. Grows by the path and the anchor.
     verdict : Verdict
         What stands of each draft.
+    block_table : tensor, optional
+        int32 (B, pages) for a paged cache. A host refuses what it names that is no page, a device drops the move.
     """
     layout, strides = check_commit(tensors, addresses, lengths, verdict, block_table)
     requests, (path, accepted, bonus, _) = lengths.shape[0], verdict
@@ -199,6 +222,7 @@ def commit_cache(
         addresses,
         block_table,
         table_width,
+        layout.pages,
         layout.page_size,
         *strides,
         heads,
@@ -229,6 +253,8 @@ def check_commit(
     check_tensor("bonus", bonus, torch.int64, (requests,))
     check_tensor("addresses", addresses, torch.int64, (len(tensors),))
     check_tensor("lengths", lengths, torch.int64, (requests,))
+    layout.check_table(requests)
+    check_device(lengths, **{f"tensor {at}": tensor for at, tensor in enumerate(tensors)})
     for tensor in tensors:
         if CacheLayout.of(tensor, block_table) != layout or tensor.dtype != first.dtype or tensor.shape != first.shape:
             message = (
@@ -236,12 +262,19 @@ def check_commit(
             )
             raise InvalidInputError(message)
     size, slot_bytes = first.element_size(), first.shape[3] * first.element_size()
-    strides = [stride * size for stride in layout[1:4]]
+    strides = [stride * size for stride in layout[2:5]]
     if slot_bytes % 16 or any(stride % 16 for stride in strides):
         raise InvalidInputError(
             f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
         )
     return layout, strides
+
+
+def check_page(page: int, pages: int) -> int:
+    """Refuse, on a host, a page that the cache does not have."""
+    if not 0 <= page < pages:
+        raise InvalidInputError(f"block_table must name pages below {pages}, got {page}")
+    return page
 
 
 def cache_addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

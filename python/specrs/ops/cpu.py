@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from specrs.errors import InvalidInputError
-from specrs.ops.attention import check_attention, check_commit
-from specrs.ops.draft import Verdict, check_tensor
-from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked
-from specrs.ops.rows import RowStatistics, logits_suffix
+from specrs.ops.attention import check_attention, check_commit, check_page
+from specrs.ops.draft import Verdict, check_row_ptr, check_tensor
+from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked, no_ids
+from specrs.ops.rows import RowStatistics, check_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ def row_statistics(
     exclude: int = -1,
 ) -> RowStatistics:
     """As :func:`specrs.ops.rows.row_statistics`."""
-    logits_suffix(logits)
+    check_statistics(logits, row_ptr, temperature, exclude)
     rows = logits.float()
     if exclude >= 0:
         rows = rows.clone()
@@ -32,6 +32,7 @@ def row_statistics(
     unusable = rows.isnan().any(1) | (rows == math.inf).any(1) | (rows == -math.inf).all(1)
     divisor = torch.ones(rows.shape[0])
     if row_ptr is not None and temperature is not None:
+        check_row_ptr(row_ptr, rows.shape[0], least=0)
         divisor = torch.repeat_interleave(torch.where(temperature > 0, temperature, 1.0), row_ptr.diff())
     safe = rows.masked_fill(unusable[:, None], 0.0)
     scaled = safe / divisor[:, None]
@@ -53,16 +54,18 @@ def best_ids(
     total: int,
 ) -> BestIds:
     """Write the ``counts[r]`` best ids of each row from ``offsets[r]`` on, as the kernel ``row_top_k`` does."""
-    ids = torch.full((total,), -1, dtype=torch.int64)
-    probs = torch.full((total,), math.nan)
+    ids, probs = no_ids(total, logits.device)
+    wanted, first = counts.clamp(0, MOST_BEST).tolist(), offsets.tolist()
     for r in range(logits.shape[0]):
         if int(statistics.status[r]) != 0:
             continue
         order = logits[r].float().sort(descending=True, stable=True).indices
-        order = order[order != exclude[r]][: int(counts[r])]
-        where = slice(int(offsets[r]), int(offsets[r]) + len(order))
-        ids[where] = order
-        probs[where] = (logits[r, order].float() - statistics.log_sum_exp[r]).exp()
+        order = order[order != exclude[r]][: wanted[r]]
+        places = torch.arange(len(order)) + first[r]
+        inside = (places >= 0) & (places < total)
+        order, places = order[inside], places[inside]
+        ids[places] = order
+        probs[places] = (logits[r, order].float() - statistics.log_sum_exp[r]).exp()
     return BestIds(ids, probs, statistics)
 
 
@@ -129,7 +132,8 @@ def tree_attention(
     most_rows: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`specrs.ops.attention.tree_attention`; `splits` and `most_rows` only matter to a device."""
-    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits)
+    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits, most_rows)
+    check_row_ptr(row_ptr, query.shape[0], least=0)
     scale = 1 / math.sqrt(query.shape[2]) if scale is None else scale
     group, page_size = query.shape[1] // keys.shape[1], keys.shape[2]
     outs = [torch.zeros((0, *query.shape[1:]))]
@@ -143,6 +147,8 @@ def tree_attention(
             continue
         slots = torch.arange(prefix + count)
         pages = torch.full_like(slots, b) if block_table is None else block_table[b].long()[slots // page_size]
+        for page in pages.unique().tolist():
+            check_page(page, keys.shape[0])
         k, v = (
             cache[pages, :, slots % page_size].float().repeat_interleave(group, 1) for cache in (keys, values)
         )  # (slots, Hq, D)
@@ -167,16 +173,17 @@ def commit_cache(
     page_size = tensors[0].shape[2]
     capacity = page_size * (1 if block_table is None else block_table.shape[1])
     for b, (count, start) in enumerate(zip(verdict.accepted.tolist(), lengths.tolist(), strict=True)):
-        if start + 1 + count > capacity:
+        if start < 0 or start + 1 + count > capacity:
             continue
-        for j, node in enumerate(verdict.path[b, :count].tolist()):
+        for j, node in enumerate(verdict.path[b, : max(0, count)].tolist()):
             if node < j or start + 1 + node >= capacity:
                 break
             source, target = start + 1 + node, start + 1 + j
             if block_table is None:
                 from_page = to_page = b
             else:
-                from_page, to_page = (int(block_table[b, slot // page_size]) for slot in (source, target))
+                numbers = [int(block_table[b, slot // page_size]) for slot in (source, target)]
+                from_page, to_page = (check_page(number, tensors[0].shape[0]) for number in numbers)
             for tensor in tensors:
                 tensor[to_page, :, target % page_size] = tensor[from_page, :, source % page_size]
     lengths += torch.where(verdict.bonus >= 0, verdict.accepted + 1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
@@ -18,7 +19,8 @@ class Verdict(NamedTuple):
 
     ``path`` int32 (B, S): accepted nodes from the anchor down, padded with -1. ``accepted`` int32 (B,): their number.
     ``bonus`` int64 (B,): the token behind the path, -1 where the target's row has no law. ``status`` int32 (B,): 0 as
-    the rule says, 1 the residual was empty, 2 no law in a target row, 3 no law in a draft row, 4 an id out of range.
+    the rule says, 1 the residual was empty, 2 no law in a target row, 3 no law in a draft row, 4 an id out of range,
+    5 (on a device; a host refuses it) ``row_ptr`` runs backwards or out of the arrays: nothing of the request was read.
     """
 
     path: torch.Tensor
@@ -43,6 +45,11 @@ class DraftTree(NamedTuple):
     def requests(self) -> int:
         """B."""
         return self.row_ptr.shape[0] - 1
+
+    @property
+    def rows(self) -> int:
+        """R: rows of logits that the arrays have room for."""
+        return self.tokens.shape[0] + self.requests
 
 
 class DraftLaw(NamedTuple):
@@ -70,11 +77,34 @@ class DraftLaw(NamedTuple):
             return [self.probs, None, None, self.probs.shape[1]]
         return [None, self.ids, self.probs, self.probs.shape[1]]
 
+    def by_node(self) -> list[Argument]:
+        """Kind, :meth:`arguments`, the row of each node and how many rows there are: what a walk over nodes takes."""
+        rows = 0 if self.probs is None else self.probs.shape[0]
+        return [self.kind, *self.arguments(), self.row_of, rows]
+
 
 def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Refuse a tensor of another type or shape."""
     if tensor.dtype != dtype or tuple(tensor.shape) != shape:
         message = f"{name} must be {dtype} of shape {shape}, got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise InvalidInputError(message)
+
+
+def check_device(like: torch.Tensor, **tensors: torch.Tensor | None) -> None:
+    """Refuse tensors on another device than that of `like`."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != like.device:
+            raise InvalidInputError(
+                f"all tensors must be on one device, got {name} on {tensor.device} and {like.device}"
+            )
+
+
+def check_row_ptr(row_ptr: torch.Tensor, rows: int, least: int = 1) -> None:
+    """Refuse row pointers, on a host, that do not run from 0 to `rows` with at least `least` rows for each request."""
+    pointers = row_ptr.tolist()
+    short = any(end - first < least for first, end in itertools.pairwise(pointers))
+    if short or pointers[:1] != [0] or pointers[-1] != rows:
+        message = f"row_ptr must run from 0 to {rows} in steps of at least {least}, got {pointers}"
         raise InvalidInputError(message)
 
 
@@ -98,9 +128,10 @@ def check_tree(logits: torch.Tensor, tree: DraftTree, sampling: Sampling) -> Non
             raise InvalidInputError(f"{name} and logits must be on one device, got {tensor.device} and {logits.device}")
         if not tensor.is_contiguous():
             raise InvalidInputError(f"{name} must be contiguous, got strides {tensor.stride()}")
-    if requests < 0 or logits.shape[0] != nodes + requests:
-        message = f"logits must have one row per anchor and node, {nodes + requests}, got {logits.shape[0]}"
-        raise InvalidInputError(message)
+    if requests < 0 or logits.shape[0] != tree.rows:
+        raise InvalidInputError(f"logits must have one row per anchor and node, {tree.rows}, got {logits.shape[0]}")
+    if tree.longest < 0:
+        raise InvalidInputError(f"longest must not be negative, got {tree.longest}")
 
 
 def check_draft(draft: DraftLaw, nodes: int) -> None:

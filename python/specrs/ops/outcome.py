@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from specrs.errors import InvalidInputError
@@ -46,8 +47,9 @@ def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> BestIds:
         raise InvalidInputError(f"k must be in 1..={MOST_BEST}, got {k}")
     rows = logits.shape[0]
     excluded = torch.full((rows,), exclude, dtype=torch.int64, device=logits.device) if exclude >= 0 else None
-    best = _best(logits, row_statistics(logits, exclude=exclude), None, k, excluded, None, rows * k)
-    return BestIds(best.ids.view(rows, k), best.probs.view(rows, k), best.statistics)
+    ids = torch.empty((rows, k), dtype=torch.int64, device=logits.device)
+    probs = torch.empty((rows, k), dtype=torch.float32, device=logits.device)
+    return _fill(logits, BestIds(ids, probs, row_statistics(logits, exclude=exclude)), None, k, excluded, None)
 
 
 def fork_tokens(
@@ -62,12 +64,21 @@ def fork_tokens(
     exclude : tensor, shape (R,)
         int64: the draft token that follows the row, which a rejection there excludes; -1 for the last row.
     counts, offsets : tensor, shape (R,)
-        int32 and int64: how many tokens to fork at a row and where they go.
+        int32 and int64: how many tokens to fork at a row (256 at most) and where they go; what passes the ends of the
+        result is dropped.
     total : int
-        Length of the result.
+        Length of the result; places that no row fills hold -1 and NaN.
     """
     check_fork(logits, exclude, counts, offsets)
-    return _best(logits, row_statistics(logits), counts, 0, exclude, offsets, total)
+    best = BestIds(*no_ids(total, logits.device), row_statistics(logits))
+    return _fill(logits, best, counts, 0, exclude, offsets)
+
+
+def no_ids(total: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `total` places without an id: -1 and NaN."""
+    import torch
+
+    return torch.full((total,), -1, device=device), torch.full((total,), math.nan, device=device)
 
 
 def check_fork(logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor) -> None:
@@ -81,24 +92,20 @@ def check_fork(logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor
     check_tensor("offsets", offsets, torch.int64, (rows,))
 
 
-def _best(
+def _fill(
     logits: torch.Tensor,
-    statistics: RowStatistics,
+    best: BestIds,
     counts: torch.Tensor | None,
     k: int,
     exclude: torch.Tensor | None,
     offsets: torch.Tensor | None,
-    total: int,
 ) -> BestIds:
-    import torch
-
-    rows, vocabulary = logits.shape
-    ids = torch.empty(total, dtype=torch.int64, device=logits.device)
-    probs = torch.empty(total, dtype=torch.float32, device=logits.device)
+    (rows, vocabulary), (ids, probs, statistics) = logits.shape, best
     row: list[Argument] = [logits, vocabulary, vocabulary, counts, k, exclude, offsets]
-    arguments: list[Argument] = [*row, statistics.log_sum_exp, statistics.status, 1.0, ids, probs]
-    launch(f"row_top_k_{logits_suffix(logits)}", rows, arguments)
-    return BestIds(ids, probs, statistics)
+    facts: list[Argument] = [statistics.log_sum_exp, statistics.status, 1.0]
+    if ids.numel():
+        launch(f"row_top_k_{logits_suffix(logits)}", rows, [*row, *facts, ids.numel(), ids, probs])
+    return best
 
 
 def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
@@ -123,6 +130,8 @@ def select_lengths(
 ) -> torch.Tensor:
     """Return how many drafts of each chain to score: int32 (B,), the length of most expected tokens per cost.
 
+    A request without rows scores none, and so does one that ``row_ptr`` leads out of the arrays on a device.
+
     Parameters
     ----------
     confidence : tensor, shape (N,)
@@ -141,7 +150,8 @@ def select_lengths(
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
     check_tensor("cost", cost, torch.float32, (max(1, cost.shape[0]),))
     lengths = torch.empty(requests, dtype=torch.int32, device=row_ptr.device)
-    arguments: list[Argument] = [confidence, row_ptr, requests, cost, cost.shape[0], hysteresis, lengths]
+    rows = confidence.shape[0] + requests
+    arguments: list[Argument] = [confidence, row_ptr, requests, rows, cost, cost.shape[0], hysteresis, lengths]
     launch("select_lengths", (requests + 255) // 256, arguments)
     return lengths
 

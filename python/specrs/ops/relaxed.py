@@ -141,7 +141,7 @@ def verify_relaxed(
     laws = row_laws(logits, tree.row_ptr, sampling)
     choices = empty(logits, (rows, CHOICE_WORDS), torch.int32)
     row: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.partials, laws.tiles]
-    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, draft.kind, *draft.arguments(), draft.row_of]
+    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, *draft.by_node()]
     knobs: list[Argument] = [*rule.knobs, *(0.0,) * (2 - len(rule.knobs))]
     how: list[Argument] = [list(KNOBS).index(rule.kind), rule.target_weight, *knobs, int(rule.beyond_support)]
     launch(f"relaxed_choice_{suffix}", rows, [*row, *nodes_of, *how, choices])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specrs import _core
+from specrs.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,8 +89,11 @@ class Verdict(NamedTuple):
 
     def words(self, longest: int) -> npt.NDArray[np.int64]:
         """Return it as an op does: int64 (B, longest + 4), paths padded with -1, bias as bits."""
-        words = np.full((len(self.bonus), longest + FACTS), -1, np.int64)
         accepted = self.path_ptr[1:] - self.path_ptr[:-1]
+        most = int(accepted.max(initial=0))
+        if most > longest:
+            raise InvalidInputError(f"longest must not be below the longest path, {most}, got {longest}")
+        words = np.full((len(self.bonus), longest + FACTS), -1, np.int64)
         words[:, :longest][np.arange(longest) < accepted[:, None]] = self.path
         words[:, longest] = accepted
         words[:, longest + 1] = self.bonus.view(np.int32)  # the Rust rules' word for none becomes -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
+from specrs.ops.draft import check_tensor
 from specrs.ops.launch import launch
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def row_statistics(
     """
     import torch
 
+    check_statistics(logits, row_ptr, temperature, exclude)
     partials, tiles = _partials(logits, row_ptr, temperature, exclude)
     rows = logits.shape[0]
     requests = 0 if row_ptr is None else row_ptr.shape[0] - 1
@@ -114,6 +116,25 @@ def row_statistics(
     out = RowStatistics._make(torch.empty(rows, dtype=kind, device=logits.device) for kind in kinds)
     launch("row_summary", (rows + 7) // 8, [partials, tiles, rows, row_ptr, requests, temperature, *out])
     return out
+
+
+def check_statistics(
+    logits: torch.Tensor, row_ptr: torch.Tensor | None, temperature: torch.Tensor | None, exclude: int
+) -> None:
+    """Refuse temperatures without their requests, or the other way round, and an id that there is not."""
+    import torch
+
+    logits_suffix(logits)
+    if (row_ptr is None) != (temperature is None):
+        raise InvalidInputError("row_ptr and temperature must be given together, got one of them")
+    if row_ptr is not None and temperature is not None:
+        requests = temperature.shape[0] if temperature.dim() else -1
+        check_tensor("temperature", temperature, torch.float32, (requests,))
+        check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
+        if requests < 1 <= logits.shape[0]:
+            raise InvalidInputError(f"{logits.shape[0]} rows must belong to requests, got none")
+    if not -1 <= exclude < logits.shape[1]:
+        raise InvalidInputError(f"exclude must be an id below {logits.shape[1]} or -1, got {exclude}")
 
 
 def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) -> RowLaws:

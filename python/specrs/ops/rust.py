@@ -9,7 +9,16 @@ import torch
 
 from specrs import _core
 from specrs.errors import InvalidInputError
-from specrs.ops.draft import DraftLaw, DraftTree, Verdict, check_coins, check_draft, check_tensor, check_tree
+from specrs.ops.draft import (
+    DraftLaw,
+    DraftTree,
+    Verdict,
+    check_coins,
+    check_draft,
+    check_row_ptr,
+    check_tensor,
+    check_tree,
+)
 from specrs.ops.relaxed import RelaxedRule, RelaxedVerdict
 from specrs.ops.rows import Sampling, logits_suffix
 from specrs.ops.verify import check_keys
@@ -113,7 +122,7 @@ def round_coins(
     by_sibling: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`specrs.ops.verify.round_coins`."""
-    check_keys(seeds, samples, positions, row_ptr, parents)
+    check_row_ptr(row_ptr, parents.shape[0] + check_keys(seeds, samples, positions, row_ptr, parents))
     pointers, above = row_ptr.tolist(), parents.tolist()
     depths: list[int] = []
     for b in range(len(pointers) - 1):
@@ -139,6 +148,7 @@ def select_lengths(
     check_tensor("confidence", confidence, torch.float32, (nodes,))
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
     check_tensor("cost", cost, torch.float32, (max(1, cost.shape[0]),))
+    check_row_ptr(row_ptr, nodes + requests)
     prices, share = cost.tolist(), float(np.float32(hysteresis))  # as a kernel takes it
     chains = confidence.split((row_ptr.diff() - 1).tolist())
     lengths = [_core.best_length(chain.tolist(), prices, share) for chain in chains]

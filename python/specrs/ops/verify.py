@@ -45,8 +45,8 @@ def verify_walk(
     check_coins(logits, emit=emit)
     verdict = verdict_to_fill(out, logits, tree)
     drawn = draw_rows(logits, row_laws(logits, tree.row_ptr, sampling), emit)
-    arguments: list[Argument] = [drawn, tree.row_ptr, tree.tokens, tree.parents, tree.requests, tree.longest, *verdict]
-    launch("walk_tree", (tree.requests + 7) // 8, arguments)
+    arguments: list[Argument] = [drawn, tree.row_ptr, tree.tokens, tree.parents, tree.requests, tree.rows, tree.longest]
+    launch("walk_tree", (tree.requests + 7) // 8, [*arguments, *verdict])
     return verdict
 
 
@@ -95,10 +95,10 @@ def accept_chain(
     suffix, vocabulary = logits_suffix(logits), logits.shape[1]
     sites = empty(logits, (tree.requests, SITE_WORDS), torch.int32)
     masses = empty(logits, (tree.requests, laws.tiles), torch.float64)
-    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, tree.requests]
-    law: list[Argument] = [draft.kind, *draft.arguments(), draft.row_of]
+    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws]
+    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, tree.rows, *draft.by_node()]
     tail: list[Argument] = [accept, *relaxation, tree.longest, verdict.path, verdict.accepted, sites]
-    launch(f"accept_chain_{suffix}", (tree.requests + 7) // 8, [*head, *law, *tail])
+    launch(f"accept_chain_{suffix}", (tree.requests + 7) // 8, [*head, *nodes_of, *tail])
     residual_masses(logits, laws, sites, draft, masses)
     residual_draw(logits, laws, sites, None, draft, masses, emit, verdict)
 
@@ -168,15 +168,16 @@ def verify_block(
     verdict = verdict_to_fill(out, logits, tree)
     suffix, (rows, vocabulary) = logits_suffix(logits), logits.shape
     laws = row_laws(logits, tree.row_ptr, sampling)
-    sites = empty(logits, (rows, SITE_WORDS), torch.int32)
+    # Rows that no draft reaches, and those of a graph's padding, stay idle.
+    sites = torch.full((rows, SITE_WORDS), -1, dtype=torch.int32, device=logits.device)
     masses = empty(logits, (rows, laws.tiles), torch.float64)
     site_of = empty(logits, (tree.requests,), torch.int32)
     blocks = (tree.requests + 255) // 256
-    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, tree.row_ptr, tree.tokens, tree.requests]
-    law: list[Argument] = [draft.kind, *draft.arguments(), draft.row_of]
-    launch(f"block_sites_{suffix}", blocks, [*head, *law, tree.longest, sites])
+    head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws]
+    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, tree.rows, *draft.by_node()]
+    launch(f"block_sites_{suffix}", blocks, [*head, *nodes_of, tree.longest, sites])
     residual_masses(logits, laws, sites, draft, masses)
-    choice: list[Argument] = [tree.row_ptr, tree.requests, masses, laws.tiles, accept, sites, tree.longest]
+    choice: list[Argument] = [tree.row_ptr, tree.requests, tree.rows, masses, laws.tiles, accept, sites, tree.longest]
     launch("accept_block", blocks, [*choice, verdict.path, verdict.accepted, site_of])
     residual_draw(logits, laws, sites, site_of, draft, masses, emit, verdict)
     return verdict
@@ -206,7 +207,7 @@ def verify_siblings(
     sites = empty(logits, (tree.requests, SITE_WORDS), torch.int32)
     masses = empty(logits, (tree.requests, laws.tiles), torch.float64)
     head: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.masses, laws.tiles]
-    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.parents, draft.kind, *draft.arguments(), draft.row_of]
+    nodes_of: list[Argument] = [tree.row_ptr, tree.rows, tree.tokens, tree.parents, *draft.by_node()]
     tail: list[Argument] = [accept, int(with_replacement), masses, tree.longest, verdict.path, verdict.accepted, sites]
     launch(f"verify_siblings_{logits_suffix(logits)}", tree.requests, [*head, *nodes_of, *tail])
     residual_draw(logits, laws, sites, None, draft, masses, emit, verdict)

@@ -5,6 +5,7 @@ use super::draft_law::LawRow;
 use super::element::Element;
 use super::kept::Kept;
 use super::law::RowLaw;
+use super::scan::first_of;
 
 impl<E: Element> RowLaw<'_, E> {
     /// Natural logarithm of the probability of a kept `logit`, for a law at temperature 1.
@@ -47,18 +48,31 @@ impl<E: Element> RowLaw<'_, E> {
         self.sum.ln() - moment * per_logit / self.sum
     }
 
-    /// The most probable token of weight * target + (1 - weight) * draft, the lowest id among equals.
+    /// The token of the largest logit, the lowest id among equals: what greedy decoding takes.
+    pub(crate) fn argmax(&self) -> u32 {
+        first_of::<E>(self.row, &self.scratch.maxima, self.scale.max)
+    }
+
+    /// The most probable token of weight * target + (1 - weight) * draft.
+    ///
+    /// The target's own argmax, unless a token that the draft prefers to it is more probable (the lowest id of those among
+    /// equals). Probabilities of near-tied logits round to one number, so the order of the rest is left to the logits.
     pub(crate) fn mixture_argmax(&self, draft: LawRow<'_>, weight: f32) -> u32 {
-        let (mut best, mut best_prob) = (0, -1.0);
+        let mix = |target: f32, draft: f32| {
+            f64::from(weight) * f64::from(target) + (1.0 - f64::from(weight)) * f64::from(draft)
+        };
+        let own = self.argmax();
+        let own_draft_prob = draft.prob(own);
+        let (mut best, mut best_prob) = (own, mix(self.max_prob(), own_draft_prob));
         for block in 0..self.blocks() {
             let draft = draft.block(block * BLOCK).0;
             for ((target, draft), id) in self.block_probs(block).into_iter().zip(draft).zip(self.block_range(block)) {
-                let mixed = f64::from(weight) * f64::from(target) + (1.0 - f64::from(weight)) * f64::from(draft);
-                if mixed > best_prob {
-                    (best, best_prob) = (id, mixed);
+                let mixed = mix(target, draft);
+                if draft > own_draft_prob && mixed > best_prob {
+                    (best, best_prob) = (id as u32, mixed);
                 }
             }
         }
-        best as u32
+        best
     }
 }

@@ -209,7 +209,7 @@ pub(crate) fn verify_greedy_ensemble<E: Element>(
         let Ok(law) = RowLaw::<E>::new(rows[row], sampling, scratch) else {
             return round.cut();
         };
-        let plain = law.mixture_argmax(LawRow::OneHot(u32::MAX), 1.0);
+        let plain = law.argmax();
         let Some(&token) = job.request.tokens.get(child) else {
             return round.end(plain, Status::Ok);
         };

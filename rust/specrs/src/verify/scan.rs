@@ -71,11 +71,16 @@ pub(super) fn scan_and_sum<E: Element>(
     Ok((largest::<E>(low, high)?, bounds))
 }
 
+/// The lowest id of the logit `max`, the largest of a row with these block maxima.
+pub(super) fn first_of<E: Element>(row: &[E::Bits], maxima: &[f32], max: f32) -> u32 {
+    let block = maxima.iter().position(|&m| m == max).unwrap_or(0);
+    let start = block * BLOCK;
+    let inside = row[start..].iter().position(|&bits| E::value(bits) == max).unwrap_or(0);
+    (start + inside) as u32
+}
+
 /// The most probable token of a row, the lowest id among equals.
 pub(crate) fn argmax<E: Element>(row: &[E::Bits], scratch: &mut Scratch) -> Result<u32, Unusable> {
     let max = scan::<E>(row, &mut scratch.maxima)?;
-    let block = scratch.maxima.iter().position(|&m| m == max).unwrap_or(0);
-    let start = block * BLOCK;
-    let inside = row[start..].iter().position(|&bits| E::value(bits) == max).unwrap_or(0);
-    Ok((start + inside) as u32)
+    Ok(first_of::<E>(row, &scratch.maxima, max))
 }
