@@ -65,7 +65,7 @@ def test_learns_from_drafts_that_were_not_verified() -> None:
     assert untouched.save() == before, "no text, no label"
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("confidence", [0.7, 0.9])
 def test_slow_rows_shorten_drafts_to_the_fastest_length(confidence: float) -> None:
     nodes = np.arange(31)
     tokens = np.cumsum(confidence**nodes)

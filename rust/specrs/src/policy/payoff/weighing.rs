@@ -123,21 +123,22 @@ impl PayoffRouter {
         other: &Arm,
     ) -> Option<(f64, usize)> {
         let offered = offer.path_probs.len().min(round.budget);
+        let whole = self.cost(round, offered);
+        let copying = (1.0 + offered as f64) / whole;
+        let reach = other.tokens + other.rate * whole;
+        let worth = |token: f64| {
+            let within = (reach - token).clamp(0.0, 1.0);
+            within / other.rate + (1.0 - within) / copying.max(other.rate)
+        };
         let nodes = offered.min(MOST_NODES);
         let rates: Vec<f64> = offer.path_probs[..nodes]
             .iter()
             .map(|&path_prob| f64::from((calibration.rate(path_prob) * trust).min(1.0)))
             .collect();
-        let (most_nodes, copying) = self.fastest_cut(round, &rates);
-        let reach = other.tokens + other.rate * self.cost(round, offered);
-        let worth = |token: f64| {
-            let within = (reach - token).clamp(0.0, 1.0);
-            within / other.rate + (1.0 - within) / copying.max(other.rate)
-        };
         let mut best: Option<(f64, usize)> = None;
         let mut value = worth(0.0);
         let mut depths = [0_u32; MOST_NODES];
-        for node in 0..most_nodes {
+        for node in 0..self.fastest_cut(round, &rates) {
             let parent = offer.parents[node];
             depths[node] = if parent < 0 { 1 } else { depths[parent as usize] + 1 };
             value += rates[node] * worth(f64::from(depths[node]));
@@ -149,9 +150,9 @@ impl PayoffRouter {
         best
     }
 
-    /// How many of a draft's first nodes bring most tokens per second, and this rate. More of them are never worth it: what
-    /// a longer draft would copy, the next round copies at this rate.
-    fn fastest_cut(&self, round: &Round<'_>, rates: &[f64]) -> (usize, f64) {
+    /// How many of a draft's first nodes bring most tokens per second. More of them are never worth it: what a longer
+    /// draft would copy, the next round copies at this rate.
+    fn fastest_cut(&self, round: &Round<'_>, rates: &[f64]) -> usize {
         let (mut tokens, mut fastest, mut nodes) = (1.0, 0.0, 0);
         for (node, rate) in rates.iter().enumerate() {
             tokens += rate;
@@ -161,6 +162,6 @@ impl PayoffRouter {
                 (fastest, nodes) = (rate, node + 1);
             }
         }
-        (nodes, fastest)
+        nodes
     }
 }
