@@ -200,7 +200,10 @@ class Engine:
         return 0 if unread is None else max(unread(request) for request in requests)
 
     def _draft(self, requests: Sequence[Request]) -> Draft:
-        limits = [0 if self._is_switched_off(request, len(requests)) else self._limit(request) for request in requests]
+        off = [self._is_switched_off(request, len(requests)) for request in requests]
+        for request, switched_off in zip(requests, off, strict=True):
+            request.statistics.switched_off += switched_off
+        limits = [0 if switched_off else self._limit(r) for r, switched_off in zip(requests, off, strict=True)]
         if not any(limits) or not self._watchdog.may_draft():
             return Draft.empty(len(requests), self.drafter.name)
         budgets = self._ranks.agree(lambda: self.policy.budgets(requests, limits))
@@ -218,14 +221,15 @@ class Engine:
         return _until_the_end(requests, draft.within(budgets))
 
     def _is_switched_off(self, request: Request, batch: int) -> bool:
-        """Return whether drafting is off for this request, and count it where a limit did that."""
+        """Return whether the batch or the text is longer than drafting is wanted for."""
         crowded = self.disable_above_batch is not None and batch > self.disable_above_batch
         long = self.disable_above_context is not None and len(request.tokens) > self.disable_above_context
-        request.statistics.switched_off += crowded or long
-        return crowded or long or not request.speculate
+        return crowded or long
 
     def _limit(self, request: Request) -> int:
         """Return how many more tokens a draft may bring: the bonus token needs no draft."""
+        if not request.speculate:
+            return 0
         room = request.stop.max_new_tokens - request.generated - 1
         written = len(request.tokens)
         if self.target.max_context is not None:
