@@ -224,6 +224,7 @@ def _our_run(
     if base.endswith("-tree"):
         options["draft_shape"] = "tree"
     if reading is not None:
+        reading.session.forget_drafters()  # every method that drafts with a model reads the prompt with it
         options["session"] = reading.session
     clock = _Clock()
     for chunk in (running := stream(target, ids, max_new_tokens=limit, draft_tokens=draft_tokens, **options)):

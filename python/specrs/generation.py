@@ -139,7 +139,7 @@ def stream(
     for ids, sampling, switch, kept in zip(prompts, samplings, switches, sessions, strict=True):
         for sample in range(n):
             capacity = len(ids) + max_new_tokens + 64
-            state, reused = kept.take(ids, capacity) if kept else (target.new_state(capacity), 0)
+            state, reused = kept.take(target, ids, capacity) if kept else (target.new_state(capacity), 0)
             request = Request(
                 ids,
                 sampling,
@@ -149,6 +149,7 @@ def stream(
                 speculate=switch,
                 text=TextStream(target.tokenizer, stops.stop_strings) if target.tokenizer is not None else None,
                 logprobs=logprobs,
+                session=kept,
             )
             request.reused = reused
             if max_new_tokens == 0:
@@ -183,7 +184,6 @@ def stream(
         requests,
         method.engine(target, recorder).run(requests),
         finish,
-        [kept for kept in sessions for _ in range(n)],
     )
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from specrs.engine.request import Request, TokenLogprob
     from specrs.report.report import Report
-    from specrs.session import Session
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,11 @@ class Stream:
     Leaving early (``close`` or dropping it) keeps what was produced and lets everything else go.
     """
 
-    def __init__(
-        self, requests: list[Request], steps: Iterator[Any], make: Any, sessions: list[Session | None]
-    ) -> None:
+    def __init__(self, requests: list[Request], steps: Iterator[Any], make: Any) -> None:
         self._requests = requests
         self._index = {request.id: index for index, request in enumerate(requests)}
         self._steps = steps
         self._make = make
-        self._sessions = sessions
         self._chunks = self._run()
 
     def _run(self) -> Iterator[Chunk]:
@@ -83,8 +79,7 @@ class Stream:
                 if step.request.finish_reason is not None:
                     if step.request.text is not None:
                         text += step.request.text.flush()
-                    unkept = self._sessions[self._index[step.request.id]] is None
-                    if unkept and hasattr(step.request.state, "close"):
+                    if step.request.session is None and hasattr(step.request.state, "close"):
                         step.request.state.close()  # nobody continues this text: its memory serves others
                 if step.request.finish_reason == "error":
                     failed = failed or step.request
@@ -100,9 +95,8 @@ class Stream:
             for request in self._requests:
                 if request.finish_reason is None:
                     request.finish_reason = "interrupted"
-            for session, request in zip(self._sessions, self._requests, strict=True):
-                if session is not None:
-                    session.keep(request)
+                if request.session is not None:
+                    request.session.keep(request.session.model, request.tokens, request.state)
 
     def __iter__(self) -> Stream:
         return self

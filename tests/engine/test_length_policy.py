@@ -37,6 +37,7 @@ def test_reading_a_prompt_is_no_cost_of_drafting():
     session = specrs.Session(target)
     prompt = [(5 * i) % VOCABULARY for i in range(40)]
     for _ in range(2):  # the second time the target has read the prompt, and the draft model has not
+        session.forget_drafters()
         drafter = ModelDrafter(draft, VOCABULARY)
         policy = make_policy(target, drafter, "fixed", {"tokens": 3, "backoff": False})
         observed, observe = [], policy.observe

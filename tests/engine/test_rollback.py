@@ -324,6 +324,36 @@ def test_a_batch_of_conversations_has_a_session_each():
         texts = [[*text, *one.ids, 1, 2] for text, one in zip(texts, made, strict=True)]
 
 
+def test_a_session_keeps_what_the_draft_model_read():
+    """Turn after turn the draft model reads what is new to it, an interrupted turn and a changed past included."""
+    target, draft = tiny_target("llama"), tiny_target("gpt2")
+    session = specrs.Session(target)
+    read = []
+    score, prefill = draft.score, draft.prefill
+    draft.score = lambda states, pending, nodes: (read.extend(map(len, pending)), score(states, pending, nodes))[1]
+    draft.prefill = lambda state, tokens: (read.append(len(tokens)), prefill(state, tokens))[1]
+    options = {"drafter": "model", "draft_model": draft, "draft_tokens": 3, "session": session, **FOREVER}
+    text = [(7 * i + 2) % VOCABULARY for i in range(90)]
+
+    def turn(text, known):
+        read.clear()
+        made = specrs.generate(target, text, max_new_tokens=8, **options)
+        assert made.ids == hf_greedy("llama", text, 8)
+        assert len(text) - known <= sum(read) <= len(text) - known + 4 * made.report.target_passes
+        return [*text, *made.ids, 1, 2, 3]
+
+    longer = turn(text, 0)
+    longest = turn(longer, len(text))
+    running = specrs.stream(target, longest, max_new_tokens=20, **options)
+    next(running)
+    next(running)
+    running.close()
+    turn([*longest, *running.generations[0].ids], len(longer))
+    turn([*text[:50], 60, *text[51:]], 50)
+    session.forget_drafters()
+    turn(text, 0)
+
+
 def test_session_after_an_interrupted_turn():
     """B24: an aborted turn leaves a session that goes on correctly."""
     target = TattleLM()

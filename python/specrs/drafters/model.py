@@ -110,11 +110,18 @@ class ModelDrafter:
         self.max_context = model.max_context
         self._states: dict[int, Any] = {}
         self._drawn: dict[int, list[int]] = {}
+        # How much of the text the memory agrees with, whatever an interrupted round left behind it.
+        self._agreed: dict[int, int] = {}
 
     def start(self, request: Request) -> None:
         """Make room for the request; its prompt is read when a draft is first asked for."""
-        self._states[request.id] = self.model.new_state(len(request.tokens) + request.stop.max_new_tokens + 1)
+        capacity = len(request.tokens) + request.stop.max_new_tokens + 1
+        if request.session is None:
+            self._states[request.id] = self.model.new_state(capacity)
+        else:
+            self._states[request.id], _ = request.session.take(self.model, request.tokens, capacity)
         self._drawn[request.id] = []
+        self._agreed[request.id] = len(request.tokens)
 
     def unread(self, request: Request) -> int:
         """Return how many committed tokens the model has not read: what the next draft begins with."""
@@ -127,6 +134,8 @@ class ModelDrafter:
         confidence: list[list[float]] = [[] for _ in requests]
         drawing = any(request.sampling.temperature > 0 for request in requests)
         hidden: list[list[FloatArray]] = [[] for _ in requests]
+        for request in requests:
+            self._agreed[request.id] = len(request.tokens)
         going = [b for b, budget in enumerate(budgets) if budget > 0]
         for b in going:
             self._catch_up(requests[b])
@@ -219,12 +228,17 @@ class ModelDrafter:
         # The bonus token may be one that was drawn and cut: the anchor is read with the next draft all the same.
         state.truncate(min(state.length, before + same, len(request.tokens) - 1))
         self._drawn[request.id] = []
+        self._agreed[request.id] = len(request.tokens)
 
     def memory_bytes(self) -> int:
         """Return the bytes of the keys and values of all texts."""
         return sum(state.size_bytes() for state in self._states.values())
 
     def finish(self, request: Request) -> None:
-        """Forget the request."""
-        self._states.pop(request.id, None)
+        """Forget the request; a session keeps what was read of it."""
+        state = self._states.pop(request.id, None)
         self._drawn.pop(request.id, None)
+        agreed = self._agreed.pop(request.id, 0)
+        if state is not None and request.session is not None:
+            state.truncate(min(state.length, agreed))
+            request.session.keep(self.model, request.tokens, state)

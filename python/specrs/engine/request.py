@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specrs.engine.text import TextStream
     from specrs.engine.watcher import Watcher
     from specrs.sampling import SamplingParams, StopRules
+    from specrs.session import Session
     from specrs.types import TokenArray
 
 _ids = itertools.count()
@@ -51,6 +52,8 @@ class Request:
         How many alternatives to report per token; None reports nothing.
     watcher : Watcher, optional
         Follows the text and may end it.
+    session : Session, optional
+        Where memories of this text are kept when it has ended.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Request:
         text: TextStream | None = None,
         logprobs: int | None = None,
         watcher: Watcher | None = None,
+        session: Session | None = None,
     ) -> None:
         self.id = next(_ids)
         self.sampling = sampling
@@ -74,6 +78,7 @@ class Request:
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.text = text
         self.watcher = watcher
+        self.session = session
         self.logprobs_wanted = logprobs
         self.logprobs: list[TokenLogprob] = []
         self.prompt_length = len(prompt)

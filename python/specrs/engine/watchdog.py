@@ -53,6 +53,8 @@ class Watchdog:
         for request in requests:
             if request.finish_reason is None:
                 self._drafter.finish(request)
+                if request.session is not None:  # what it remembers may be what is wrong
+                    request.session.forget_drafters()
                 self._drafter.start(request)
         warnings.warn(
             f"none of the last {PATIENCE} drafts of drafter {self._drafter.name!r} was accepted, and earlier ones "
