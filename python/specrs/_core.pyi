@@ -470,6 +470,52 @@ def unsafe_linear_ptr(
         Threads to use.
     """
 
+def unsafe_attention_ptr(
+    query: int,
+    keys: int,
+    values: int,
+    out: int,
+    query_strides: tuple[int, int],
+    memory_strides: tuple[int, int],
+    shape: tuple[int, int, int, int],
+    committed: int,
+    positions: npt.NDArray[np.int64],
+    flags: npt.NDArray[np.bool_] | None,
+    window: int | None,
+    scale: float,
+    openmp: int,
+    threads: int,
+    /,
+) -> None:
+    """Attend from new rows to what each sees, on float32 memory by address; the caller answers for what lies there.
+
+    Null, misaligned and oversized arguments are refused.
+
+    Parameters
+    ----------
+    query : int
+        Address of (rows, query heads, size), by ``query_strides`` (row, head) in elements.
+    keys, values : int
+        Addresses of (key heads, slots, size), by ``memory_strides`` (head, slot) in elements.
+    out : int
+        Address of (rows, query heads, size), dense, written whole.
+    shape : tuple of int
+        (rows, query heads, key heads, size).
+    committed : int
+        Slots that every row sees, in the order of their positions.
+    positions : array of int64, shape (S,)
+        Of the slots behind them, the new rows last.
+    flags : array of bool, shape (rows, S), or None
+        What each row sees of them, itself and nothing later; None is everything up to itself.
+    window : int or None
+        A row at position p sees positions above ``p - window``.
+    scale : float
+    openmp : int
+        Address of the ``GOMP_parallel`` in whose team to run, or 0 to start threads for the call.
+    threads : int
+        Threads to use.
+    """
+
 @final
 class CacheStore:
     """Finished documents in a folder: segment files that processes map, and a manifest replaced by one rename.

@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from specrs.errors import InternalError, UnsupportedModelError
+from specrs.ops.attend import HEAD_MULTIPLE, attend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,8 +41,11 @@ class Segment:
     cache : SequenceCache
     positions : array of int64, shape (n,)
         Position of each new row in its text; siblings share one.
-    visible : array of bool, shape (n, n), or None
-        Which new rows each new row sees; None is causal. Committed tokens are always seen.
+    visible : array of bool, shape (n, m + n), or None
+        Which of the last m slots and of the new rows each new row sees; None is causal. Tokens before them are always
+        seen.
+    earlier : array of int64, shape (m,)
+        Positions of slots before the new rows that some of them do not see.
     """
 
     start: int
@@ -49,6 +53,7 @@ class Segment:
     cache: SequenceCache
     positions: npt.NDArray[np.int64]
     visible: npt.NDArray[np.bool_] | None
+    earlier: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _masks: dict[tuple[int | None, int, torch.dtype], tuple[int, torch.Tensor | None]] = field(default_factory=dict)
 
     def mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
@@ -62,18 +67,24 @@ class Segment:
             self._masks[key] = self._make_mask(window, groups, dtype)
         return self._masks[key]
 
+    @property
+    def behind(self) -> npt.NDArray[np.int64]:
+        """Positions of the slots behind those that every row sees, shape (m + n,)."""
+        return np.concatenate([self.earlier, self.positions]) if len(self.earlier) else self.positions
+
     def _make_mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
-        length, rows = self.cache.length, len(self.positions)
+        committed, rows = self.cache.length - len(self.earlier), len(self.positions)
         first = 0
         if window is not None:
-            first = min(max(0, int(self.positions[0]) - window + 1), length)
+            first = min(max(0, int(self.positions.min()) - window + 1), committed)
         windowed = window is not None and int(self.positions[-1]) - first >= window
-        if rows == 1 and not windowed:
+        if rows == 1 and not windowed and self.visible is None:
             return first, None
-        seen = np.ones((rows, length - first + rows), np.bool_)
-        seen[:, length - first :] = np.tri(rows, dtype=np.bool_) if self.visible is None else self.visible
+        seen = np.ones((rows, committed - first + len(self.behind)), np.bool_)
+        causal = np.tri(rows, len(self.behind), len(self.earlier), dtype=np.bool_)
+        seen[:, committed - first :] = causal if self.visible is None else self.visible
         if window is not None:
-            key_positions = np.concatenate([np.arange(first, length), self.positions])
+            key_positions = np.concatenate([np.arange(first, committed), self.behind])
             seen &= self.positions[:, None] - key_positions[None, :] < window
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
         return first, mask.repeat(groups, 1)
@@ -81,9 +92,13 @@ class Segment:
 
 @dataclass
 class PackedForward:
-    """One forward in progress: the segments, and a stand-in for the cache object that transformers expects."""
+    """One forward in progress: the segments, and a stand-in for the cache object that transformers expects.
+
+    With ``row_invariant`` attention is our own kernel, where it takes a layer, and torch's elsewhere.
+    """
 
     segments: Sequence[Segment]
+    row_invariant: bool = False
     layer: int = -1
 
     def update(
@@ -153,6 +168,8 @@ def packed_tree_attention(
         raise UnsupportedModelError(f"{type(module).__name__} uses attention sinks, which specrs does not support yet")
     if attention_mask is not None or dropout:
         raise InternalError("a packed forward makes its own masks and has no dropout")
+    if forward.row_invariant and softcap is None and query.shape[-1] % HEAD_MULTIPLE == 0:
+        return _attend_invariantly(forward, query, key, value, scaling, sliding_window), None
     query_heads, key_heads = query.shape[1], key.shape[1]
     groups = query_heads // key_heads
     outputs = []
@@ -165,6 +182,26 @@ def packed_tree_attention(
         outputs.append(attended.to(query.dtype).view(1, query_heads, end - start, -1))
     packed = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return packed.transpose(1, 2).contiguous(), None
+
+
+def _attend_invariantly(
+    forward: PackedForward,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Attend by the kernel of :mod:`specrs.ops.attend`; arguments and result as in :func:`packed_tree_attention`."""
+    asked = query[0].float()
+    asked = asked if asked.stride(-1) == 1 else asked.contiguous()
+    out = asked.new_empty(asked.shape[1], asked.shape[0], asked.shape[2])
+    for segment in forward:
+        rows = slice(segment.start, segment.end)
+        keys, values = segment.cache.write(forward.layer, key[:, :, rows], value[:, :, rows])
+        given = (asked[:, rows], keys[0], values[0], segment.behind, segment.visible, out[rows])
+        attend(*given, window=window, scale=scaling)
+    return out.to(query.dtype)[None]
 
 
 def _attend(

@@ -218,7 +218,7 @@ class TransformersTarget:
             "position_ids": torch.from_numpy(positions)[None].to(device),
             "use_cache": True,
         }
-        forward = PackedForward(segments)
+        forward = PackedForward(segments, row_invariant=self.accelerated)
         arguments[self._cache_argument] = forward
         if self._keeps_logits and not all_rows:
             arguments["logits_to_keep"] = keep

@@ -31,7 +31,7 @@ _ELEMENT_SIZE: Mapping[torch.dtype, int] = MappingProxyType({torch.bfloat16: 2, 
 
 
 @lru_cache(maxsize=1)
-def _openmp_address() -> int:
+def openmp_address() -> int:
     """Return the address of ``GOMP_parallel`` in the runtime that torch itself uses, or 0 where there is none.
 
     Looking a symbol up in a library searches what that library depends on, so this is torch's runtime and no other.
@@ -68,7 +68,7 @@ def _run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows:
         inputs,
         outputs,
         x.element_size(),
-        _openmp_address(),
+        openmp_address(),
         torch.get_num_threads(),
     )
     return out
@@ -149,7 +149,7 @@ def _patched(module: torch.nn.Linear, original: Callable[[torch.Tensor], torch.T
     size = outputs * inputs
     most = MAX_ROWS * inputs
     parameters = module._parameters
-    openmp = _openmp_address()
+    openmp = openmp_address()
     kernel = _core.unsafe_linear_ptr
     threads = torch.get_num_threads
     grad_enabled = torch.is_grad_enabled

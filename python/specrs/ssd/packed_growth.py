@@ -8,11 +8,9 @@ the guess. When the outcome is known, the length moves back behind the trunk and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from specrs.models.attention import Segment
 from specrs.ssd.model_branches import TreeGrowth
@@ -21,40 +19,9 @@ from specrs.types import Draft
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from specrs.models.sequence_cache import SequenceCache
     from specrs.ssd.branches import Branch, Job
     from specrs.ssd.model_branches import ModelBranches
-
-
-@dataclass
-class BranchSegment(Segment):
-    """A segment whose rows see all of the first ``base`` slots and, of those behind, what ``seen`` says.
-
-    Attributes
-    ----------
-    base : int
-        Committed slots.
-    seen : array of bool, shape (n, slots behind base, the new rows included)
-    slot_positions : array of int64, shape (slots behind base,)
-    """
-
-    base: int = 0
-    seen: npt.NDArray[np.bool_] = field(default_factory=lambda: np.ones((0, 0), np.bool_))
-    slot_positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def _make_mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
-        first = 0
-        if window is not None:
-            first = min(max(0, int(self.positions.min()) - window + 1), self.base)
-        rows = len(self.positions)
-        seen = np.concatenate([np.ones((rows, self.base - first), np.bool_), self.seen], axis=1)
-        if window is not None:
-            key_positions = np.concatenate([np.arange(first, self.base), self.slot_positions])
-            seen &= self.positions[:, None] - key_positions[None, :] < window
-        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
-        return first, mask.repeat(groups, 1)
 
 
 class _Slots:
@@ -98,18 +65,8 @@ class PackedGrowth(TreeGrowth):
             slots.positions = np.concatenate([slots.positions, positions])
             column = np.arange(len(slots.owners))
             seen = np.where(column < slots.trunk, column < accepted[:, None], slots.owners == numbers[:, None])
-            segments.append(
-                BranchSegment(
-                    at,
-                    at + len(mine),
-                    slots.cache,
-                    positions,
-                    None,
-                    base=slots.committed,
-                    seen=seen,
-                    slot_positions=slots.positions,
-                )
-            )
+            earlier = slots.positions[: -len(mine)]
+            segments.append(Segment(at, at + len(mine), slots.cache, positions, seen, earlier))
             ids += [branch.tokens[-1] if branch.tokens else branch.bonus for branch in mine]
             ordered += mine
             at += len(mine)

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 mod arrays;
+mod attention;
 mod build;
 mod draft;
 mod enter;
@@ -10,6 +11,7 @@ mod gpu;
 mod linear;
 #[cfg(unix)]
 mod link;
+mod memory;
 mod outcome;
 mod payoff;
 mod policy;
@@ -22,6 +24,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    attention::register(m)?;
     build::register(m)?;
     draft::register(m)?;
     gpu::register(m)?;

@@ -1,36 +1,10 @@
 //! Small-batch linear layers (`specrs::linear`) on tensors by address.
 
 use pyo3::prelude::*;
-use specrs::linear::{Bf16, Element, MAX_ROWS, OpenMpParallel, Shape, Workers, linear};
+use specrs::linear::{Bf16, Element, MAX_ROWS, Shape, Workers, linear};
 
 use crate::enter::{enter, invalid};
-
-/// A slice over foreign memory, checked for null and alignment.
-fn checked_len(py: Python<'_>, name: &str, address: usize, elements: Option<usize>, size: usize) -> PyResult<usize> {
-    let fits = elements.and_then(|count| count.checked_mul(size)).is_some_and(|bytes| isize::try_from(bytes).is_ok());
-    match elements {
-        Some(count) if fits && (count == 0 || (address != 0 && address.is_multiple_of(size))) => Ok(count),
-        _ => Err(invalid(
-            py,
-            &format!(
-                "{name}: address {address:#x} for {elements:?} elements of {size} bytes is null, misaligned or too large"
-            ),
-        )),
-    }
-}
-
-/// A view of foreign memory. An empty tensor may have a null address, a slice may not.
-///
-/// # Safety
-///
-/// `address` is of `count` live elements, not null and aligned.
-unsafe fn view<'a, E>(address: usize, count: usize) -> &'a [E] {
-    if count == 0 {
-        return &[];
-    }
-    // SAFETY: the same contract.
-    unsafe { std::slice::from_raw_parts(address as *const E, count) }
-}
+use crate::memory::{checked_len, view, view_mut, workers};
 
 /// Where the tensors lie and how large they are.
 struct Call {
@@ -56,9 +30,8 @@ unsafe fn run<E: Element>(py: Python<'_>, call: &Call) -> PyResult<()> {
     }
     // SAFETY: as `view`; `out` is the caller's alone.
     let (x, weight, bias, out) = unsafe {
-        let out = if out == 0 { &mut [] } else { std::slice::from_raw_parts_mut(call.out as *mut E, out) };
         let bias = (call.bias != 0).then(|| view::<E>(call.bias, outputs));
-        (view::<E>(call.x, x), view::<E>(call.weight, weight), bias, out)
+        (view::<E>(call.x, x), view::<E>(call.weight, weight), bias, view_mut::<E>(call.out, out))
     };
     enter(py, || linear(x, weight, bias, out, call.shape, call.workers))
 }
@@ -81,10 +54,7 @@ fn linear_ptr(
     threads: u32,
 ) -> PyResult<()> {
     // SAFETY: the caller vouches for the function's address.
-    let workers = match unsafe { OpenMpParallel::from_address(openmp) } {
-        Some(parallel) => Workers::OpenMp(parallel, threads),
-        None => Workers::Threads(threads),
-    };
+    let workers = unsafe { workers(openmp, threads) };
     let call = Call { x, weight, bias, out, shape: Shape { rows, inputs, outputs }, workers };
     // SAFETY: the caller vouches for the tensors, as the name says.
     unsafe {

@@ -6,6 +6,7 @@
 //!
 //! The data's way: prompt → draft → tree → verify → accept → commit.
 
+pub mod attention;
 pub mod draft;
 pub mod error;
 pub mod linear;
@@ -15,6 +16,7 @@ pub mod tree;
 pub mod types;
 pub mod uniforms;
 pub mod verify;
+mod workers;
 
 pub use error::{Error, ErrorKind, Result};
 pub use types::{NodeId, TokenId};

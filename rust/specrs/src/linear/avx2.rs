@@ -111,13 +111,12 @@ tile!(bf16, Bf16);
 tile!(f32, f32);
 
 /// [`Lanes::sum`] of eight partial sums at once, with the same additions.
+#[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn sum_of_eight(sums: *const Lanes, step: usize) -> __m256 {
-    // SAFETY: the caller vouches for eight partial sums `step` apart.
-    let load = |index: usize| unsafe { _mm256_loadu_ps(sums.add(index * step).cast()) };
+pub(crate) fn sum_of_eight(sums: [__m256; 8]) -> __m256 {
     // s[i] = lane[i] + lane[i + 4], of sums `a` in the low and of `a + 4` in the high half.
     let folded = [0, 1, 2, 3].map(|a| {
-        let (low, high) = (load(a), load(a + 4));
+        let (low, high) = (sums[a], sums[a + 4]);
         _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
     });
     // s[0] + s[2] and s[1] + s[3] of sums 0, 2 (even) and 1, 3 (odd), interleaved.
@@ -137,7 +136,9 @@ macro_rules! finish {
             unsafe {
                 for index in (0..whole).step_by(8) {
                     let mut values = [0.0_f32; 8];
-                    _mm256_storeu_ps(values.as_mut_ptr(), sum_of_eight(sums.add(index * step), step));
+                    let eight = sums.add(index * step);
+                    let eight = std::array::from_fn(|at| _mm256_loadu_ps(eight.add(at * step).cast()));
+                    _mm256_storeu_ps(values.as_mut_ptr(), sum_of_eight(eight));
                     if !bias.is_null() {
                         for lane in 0..8 {
                             values[lane] += (*bias.add(index + lane)).widen();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Shape;
 use super::element::Element;
 use super::kernel::{BLOCK_ROWS, GROUP, Kernel, Lanes, TileCall};
-use super::workers::Workers;
+use crate::workers::Workers;
 
 /// The most weight rows of a chunk: enough to use the packed rows well.
 const CHUNK: usize = 48;

@@ -29,16 +29,15 @@
 //! ```
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 mod driver;
 mod element;
-mod kernel;
+pub(crate) mod kernel;
 mod portable;
-mod workers;
 
 pub use element::{Bf16, Element};
 pub use kernel::Path;
-pub use workers::{OpenMpParallel, Workers};
+pub use crate::workers::{OpenMpParallel, Workers};
 
 use crate::{Error, Result};
 

@@ -11,7 +11,7 @@
 mod avx2;
 mod batch;
 mod block;
-mod blocks;
+pub(crate) mod blocks;
 mod chain;
 mod coins;
 mod divergence;
@@ -30,7 +30,7 @@ mod scale;
 mod scan;
 mod scores;
 mod siblings;
-mod simd;
+pub(crate) mod simd;
 mod spectr;
 mod truncate;
 mod walk;

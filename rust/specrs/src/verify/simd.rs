@@ -4,7 +4,7 @@
 //! the same bits.
 
 use super::blocks::BLOCK;
-use super::element::Element;
+use super::element::{Element, F32};
 use super::kept::Cut;
 use super::scale::Scale;
 
@@ -25,7 +25,7 @@ fn is_wide() -> bool {
 
 /// Runs `work`, a closure whose callees are all `#[inline(always)]`, compiled for AVX2 and FMA where there are any.
 #[inline]
-pub(super) fn run<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn run<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     if is_wide() {
         #[target_feature(enable = "avx2,fma")]
@@ -195,6 +195,17 @@ fn sum_of_lanes(lanes: [f32; LANES]) -> f64 {
 #[inline(always)]
 pub(super) fn sum(values: &[f32; BLOCK]) -> f64 {
     sum_of_lanes(lanes(values))
+}
+
+/// Replaces scores by exp(score - max), score −∞ giving 0, and returns the sum. A NaN gives 0 too.
+pub(crate) fn exponentials(scores: &mut [[f32; BLOCK]], max: f32) -> f64 {
+    let scale = Scale::new(max, 1.0);
+    let mut total = 0.0;
+    for block in scores {
+        *block = weights::<F32>(block, scale);
+        total += sum(block);
+    }
+    total
 }
 
 /// Moves the entries that `cut` keeps to the front; returns their number. What lies behind them is overwritten.

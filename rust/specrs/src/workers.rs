@@ -69,14 +69,22 @@ unsafe extern "C" fn region(data: *mut c_void) {
 }
 
 impl Workers {
+    /// How many they are, as far as is known beforehand.
+    pub(crate) fn count(self) -> usize {
+        match self {
+            Self::Serial => 1,
+            Self::Threads(count) | Self::OpenMp(_, count) => count.max(1) as usize,
+        }
+    }
+
     /// Runs `work` on each worker and returns when all are done. A panic of any is the caller's.
-    pub(super) fn run(self, work: &(dyn Fn() + Sync)) {
+    pub(crate) fn run(self, work: &(dyn Fn() + Sync)) {
         match self {
             Self::Threads(count) if count > 1 => std::thread::scope(|scope| {
                 for index in 1..count {
                     // Without a thread the rest do the work.
                     let _ =
-                        std::thread::Builder::new().name(format!("specrs-linear-{index}")).spawn_scoped(scope, work);
+                        std::thread::Builder::new().name(format!("specrs-worker-{index}")).spawn_scoped(scope, work);
                 }
                 work();
             }),
