@@ -218,7 +218,8 @@ class Scores:
     Attributes
     ----------
     logits : tensor, shape (B + N, V)
-        One row per anchor and node: request b's anchor row, then its nodes' rows, then the next request's.
+        One row per anchor and node: request b's anchor row, then its nodes' rows, then the next request's. On the
+        host, or on the CUDA device that the target computed them on.
     row_ptr : array of int64, shape (B + 1,)
         Request b owns rows ``row_ptr[b]:row_ptr[b + 1]``.
     hidden : array of float32, shape (B + N, H), optional

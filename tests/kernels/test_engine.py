@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.engine.conftest import tiny_target
+from tests.engine.conftest import VOCABULARY, tiny_target
+from tests.kernels.device import DeviceTensor, device_logits, on_the_device, on_the_host
 from tests.kernels.emulator import guarded_launches, poisoned
 
 import specrs
-from specrs.engine import verifier
 from specrs.errors import NonFiniteLogitsError
 from specrs.ops import round as rounds
 from specrs.ops import torch_ops
@@ -28,16 +28,22 @@ def called(request, stand_in, monkeypatch):
     class Recorded:
         def __getattr__(self, name):
             names.append(name)
-            return getattr(KERNELS if request.param == "kernels" else torch.ops.specrs, name)
+            if request.param == "kernels":
+                return lambda *given: on_the_device(getattr(KERNELS, name)(*given))
+            return lambda *given: on_the_device(getattr(torch.ops.specrs, name)(*map(on_the_host, given)))
 
     monkeypatch.setattr(torch_ops, "NAMESPACE", Recorded())
     with poisoned(), guarded_launches():
         yield names
 
 
-def by_ops(monkeypatch, **options):
-    monkeypatch.setattr(verifier, "on_a_device", lambda logits: True)
-    return specrs.generate(tiny_target("llama"), PROMPTS, **options)
+def by_ops(monkeypatch, fetched=None, **options):
+    """Generate with logits on the stand-in for a device; `fetched` receives the shapes of what came to the host."""
+    with device_logits(monkeypatch, tiny_target("llama").model) as noted:
+        made = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    if fetched is not None:
+        fetched += noted
+    return made
 
 
 def options_of(how, temperature):
@@ -65,6 +71,42 @@ def test_a_device_gives_the_text_of_the_host(called, monkeypatch, how, temperatu
     assert called == []
     same_texts(by_ops(monkeypatch, **options), expected)
     assert set(called) == {"verify_round"}
+
+
+@pytest.mark.parametrize("how", ["none", "cache", "tree"])
+def test_a_round_fetches_its_verdict_and_nothing_else(called, monkeypatch, how):
+    """One copy a round, of a path, its length, the bonus, a status and a bias for each request."""
+    options, fetched = options_of(how, 0.9), []
+    made = by_ops(monkeypatch, fetched, **options)
+    assert len(fetched) == len(called) == max(one.report.target_passes for one in made)
+    assert all(requests <= len(PROMPTS) and words <= 4 + 4 for requests, words in fetched)
+
+
+def test_what_a_caller_asks_of_the_rows_fetches_no_more_than_that(called, monkeypatch):
+    """Penalties bring the rows to the host, log-probs those of the kept tokens; processors are called on the device."""
+    seen = []
+
+    def bans(input_ids, scores):
+        seen.append(isinstance(scores, DeviceTensor))
+        return scores.index_fill(1, torch.tensor([3]), -torch.inf)
+
+    for given, extra in (
+        ({"repetition_penalty": 1.3}, lambda rows, kept: rows),
+        ({"logprobs": 2}, lambda rows, kept: kept),
+        ({"logits_processor": [bans]}, lambda rows, kept: 0),
+    ):
+        options, fetched = options_of("cache", 0.9) | given, []
+        expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+        seen.clear()
+        made = by_ops(monkeypatch, fetched, **options)
+        same_texts(made, expected)
+        assert [one.logprobs for one in made] == [one.logprobs for one in expected]
+        rows = sum(shape[0] for shape in fetched if shape[-1:] == (VOCABULARY,))
+        drafted, kept = (sum(of(one) for one in made) for of in (lambda m: m.report.drafted, lambda m: len(m.ids)))
+        rounds_of_all = sum(one.report.target_passes for one in made)
+        assert rows == extra(rounds_of_all + drafted, kept), given
+    assert seen
+    assert all(seen)
 
 
 @pytest.mark.parametrize("how", ["cache", "model"])

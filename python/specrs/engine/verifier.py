@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specrs.ops import round as rounds
+from specrs.ops import where
 from specrs.types import Verdict
 from specrs.verification.logits import as_rows
 
@@ -59,7 +60,7 @@ def decide(
     """Verify exactly, or by a relaxed rule; return the verdict and, float64 (B,), the bias that it cost."""
     given, weighted = _round(requests, draft, scores, relaxation), relaxation.rule == "ensemble"
     knobs = [] if weighted else relaxation.knobs.tolist()
-    if not on_a_device(logits):
+    if not where.on_a_device(logits):
         made = rounds.on_host(*as_rows(logits), given, draft.draft_probs, relaxation.rule, knobs)
     else:
         import torch
@@ -73,11 +74,6 @@ def decide(
         words = torch_ops.NAMESPACE.verify_round(rows, buffer, probs, len(requests), longest, *rule)
         made = rounds.Verdict.of_words(words.cpu().numpy())
     return Verdict(*made[:4]), made.bias
-
-
-def on_a_device(logits: Any) -> bool:
-    """Return whether verification belongs where these logits are."""
-    return bool(getattr(logits, "is_cuda", False))
 
 
 def _round(requests: Sequence[Request], draft: Draft, scores: Scores, relaxation: Relaxation) -> rounds.Round:
