@@ -57,9 +57,9 @@ class Draft:
         Estimate of P(node accepted given that its parent is).
     confidence_kind : Confidence, optional
         What ``confidence`` was estimated by.
-    draft_probs : array of float32, shape (N, V), optional
-        The law that each token was drawn from, exactly as drawn. None: the tokens were chosen deterministically
-        (a one-hot law).
+    draft_probs : array or tensor of float32, shape (N, V), optional
+        The law that each token was drawn from, exactly as drawn; a tensor on the device that it was drawn on. None: the
+        tokens were chosen deterministically (a one-hot law).
     source : str
         Name of the drafter, for the statistics.
     hidden : array of float32, shape (N, H), optional
@@ -74,7 +74,7 @@ class Draft:
     node_ptr: OffsetArray
     confidence: FloatArray | None = None
     confidence_kind: Confidence | None = None
-    draft_probs: FloatArray | None = None
+    draft_probs: Any = None
     source: str = ""
     hidden: FloatArray | None = None
     sources: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class Draft:
         *,
         confidence: Sequence[Sequence[float] | FloatArray] | None = None,
         confidence_kind: Confidence | None = None,
-        draft_probs: FloatArray | None = None,
+        draft_probs: Any = None,
         source: str = "",
         hidden: FloatArray | None = None,
     ) -> Draft:

@@ -1,5 +1,9 @@
 """Who reads logits that lie on a device, besides the round: each gets what it got from a host's."""
 
+import math
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from tests.engine.conftest import tiny_target
@@ -10,11 +14,14 @@ import specrs
 import specrs.hf
 from specrs import _core
 from specrs.compare import check_shapes, compare
+from specrs.drafters.drawing import NO_TOKEN, draw
 from specrs.errors import GpuError
 from specrs.models.hf import TransformersTarget
-from specrs.ops import where
+from specrs.ops import torch_ops, where
+from specrs.ops.drawing import TYPES, Draws
 from specrs.policies.cost import measure_rows
 from specrs.train.rollout import roll_out
+from specrs.types import Draft
 
 PROMPT = [7, 3, 9, 11, 7, 3, 9, 12, 7, 3, 9]
 OPTIONS = {"max_new_tokens": 10, "eos_token_id": None, "seed": 4}
@@ -102,6 +109,38 @@ def test_a_device_without_our_kernels_gives_its_logits_to_the_host(monkeypatch):
     assert all(shape[-1] == target.vocab_size for shape in fetched)  # the verdict is the host's
 
 
+def test_a_policy_is_told_the_same_of_the_law(monkeypatch):
+    """Each fact of three rows, one of them unusable, and of two of them picked out."""
+    rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(2)) * 3
+    rows[1] = math.nan
+    zeros = np.zeros(3)
+    given = Draws(zeros + 0.4, zeros + 0.8, zeros, zeros + 0.9, zeros)
+    given = Draws(*(array.astype(kind) for array, kind in zip(given, TYPES, strict=True)))
+    host, laws = draw([0, 1, 2], rows, given, with_laws=True)
+    kernels = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
+    monkeypatch.setattr(torch_ops, "NAMESPACE", kernels)
+    device, on_device = draw([0, 1, 2], rows.as_subclass(DeviceTensor), given, with_laws=True)
+    assert device.tokens == host.tokens
+    assert device.tokens[1] == NO_TOKEN
+    assert torch.allclose(on_device, torch.from_numpy(laws), rtol=1e-5, equal_nan=True)
+    for kept in ([0, 2], [2]):
+        one, other = host.of(kept, [4] * len(kept)), device.of(kept, [4] * len(kept))
+        assert (one.requests, one.lengths, one.tokens) == (other.requests, other.lengths, other.tokens)
+        assert one.confidence == pytest.approx(other.confidence, rel=1e-5)
+        assert one.entropy() == pytest.approx(other.entropy(), rel=1e-5)
+        assert one.token_probs() == pytest.approx(other.token_probs(), rel=1e-5)
+        assert np.allclose(one.top_probs(50), other.top_probs(50), rtol=1e-5)
+
+
+def test_a_cut_draft_keeps_its_laws_on_the_device():
+    rows = torch.rand(5, 7)
+    chains = [[1, 2, 3], [4, 5]]
+    host = Draft.chains(chains, draft_probs=rows.numpy()).within([1, 2])
+    device = Draft.chains(chains, draft_probs=rows.as_subclass(DeviceTensor)).within([1, 2])
+    assert type(device.draft_probs) is DeviceTensor
+    assert np.array_equal(device.draft_probs.cpu().numpy(), host.draft_probs)
+
+
 class Moments:
     """A device's clock: each moment is a second behind the last one."""
 
@@ -137,6 +176,6 @@ def test_a_model_keeps_logits_where_they_are(monkeypatch):
     with device_logits(monkeypatch, target.model) as fetched:
         state = target.new_state(8)
         target.prefill(state, PROMPT[:4])
-        scores = target.score([state], [PROMPT[4:5]], specrs.types.Draft.chains([PROMPT[5:7]]))
+        scores = target.score([state], [PROMPT[4:5]], Draft.chains([PROMPT[5:7]]))
     assert type(scores.logits) is DeviceTensor
     assert fetched == []

@@ -6,10 +6,13 @@ import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specrs import _core
 from specrs.errors import GpuError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
 
 
@@ -34,6 +37,18 @@ def _runs_kernels(device: int) -> bool:
 def on_host(rows: Any) -> Any:
     """Return what lies on a device copied to the host, and anything else as it is."""
     return rows.cpu() if on_a_device(rows) else rows
+
+
+def as_array(rows: Any) -> npt.NDArray[Any]:
+    """Return an array of what may be a tensor: host memory as it is, a device's copied."""
+    return rows if isinstance(rows, np.ndarray) else rows.cpu().numpy()
+
+
+def as_tensor(rows: Any, device: torch.device) -> torch.Tensor:
+    """Return a tensor on ``device`` of what may be an array."""
+    import torch
+
+    return torch.as_tensor(rows).to(device)
 
 
 def moment(rows: Any) -> torch.cuda.Event | None:
