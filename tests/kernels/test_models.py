@@ -1,15 +1,20 @@
-"""A transformers model's memory by ops: the rows and texts of torch's own operations."""
+"""A transformers model's memory and attention by ops: the rows and texts of torch's own operations."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from tests.engine.conftest import tiny_target
 
 import specrs
+from specrs.models import attention
+from specrs.models.hf import TransformersTarget
 from specrs.models.sequence_cache import SequenceCache
 from specrs.ops import torch_ops, where
+from specrs.ssd.packed_growth import BranchSegment
+from specrs.types import Draft
 
 KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
 
@@ -100,3 +105,115 @@ def test_a_tree_is_committed_by_kernels(called, monkeypatch):
     expected = specrs.generate(tiny_target("llama"), prompts, **options)
     assert [one.ids for one in made] == [one.ids for one in expected]
     assert [one.report.accepted for one in made] == [one.report.accepted for one in expected]
+
+
+def tiny(kind, dtype=torch.float32, **options):
+    """Heads of 64, which have a kernel."""
+    shape = {"vocab_size": 61, "bos_token_id": None, "eos_token_id": None}
+    if kind == "gpt2":
+        config = transformers.GPT2Config(**shape, n_embd=128, n_layer=2, n_head=2, n_positions=256)
+    else:
+        shape |= {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+        shape |= {"num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512, "pad_token_id": None}
+        config = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig}[kind](**shape | options)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(8.0)
+    return TransformersTarget(model, name=f"tiny-{kind}")
+
+
+PROMPTS = [[7, 3, 9, 11, 7, 3, 9, 12, 7, 3, 9], [5], list(range(20, 38))]
+
+
+def texts(target, how):
+    options = {"drafter": "none" if how == "none" else "cache", "max_new_tokens": 12, "eos_token_id": None}
+    if how != "none":
+        options |= {"draft_tokens": 4, "draft_shape": how}
+    made = specrs.generate(target, PROMPTS, **options)
+    return [one.ids for one in made], sum(one.report.accepted for one in made)
+
+
+@pytest.mark.parametrize("how", ["none", "chain", "tree"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_texts_are_those_of_torchs_attention(called, monkeypatch, kind, how):
+    """In float32, so that no near-tie parts them: by the kernel without tensor cores."""
+    monkeypatch.setattr(attention, "KERNEL_TYPES", (torch.float32,))
+    target = tiny(kind)
+    made, accepted = texts(target, how)
+    assert "tree_attention" in called
+    assert ("commit_cache" in called) <= (how == "tree")
+    monkeypatch.undo()
+    plain, _ = texts(target, "none")
+    assert made == plain
+    assert (accepted > 0) == (how != "none")
+
+
+def scored(target, draft=(-1, 0, 0, 2)):
+    """Logits of a tree of four nodes behind a text, and of a long stretch of prompt."""
+    state, tokens = target.new_state(96), np.arange(90, dtype=np.uint32) % 61
+    target.prefill(state, tokens[:70])
+    parents = np.array(draft, np.int32)
+    depths = np.zeros(4, np.int32)
+    for node, parent in enumerate(draft):
+        depths[node] = 1 if parent < 0 else depths[parent] + 1
+    tree = Draft(np.arange(4, dtype=np.uint32), parents, depths, np.array([0, 4]))
+    return target.score([state], [tokens[70:72]], tree).logits.float()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_half_precision_by_tensor_cores(called, monkeypatch, kind):
+    """A prompt of more rows than the op takes stays with torch's attention; the tree behind it is the op's."""
+    target = tiny(kind, torch.bfloat16)
+    made = scored(target)
+    assert called == ["tree_attention"] * 2  # one for each layer: the prompt had 70 rows
+    monkeypatch.undo()
+    expected = scored(target)
+    assert (made - expected).abs().max() < 0.05 * expected.abs().max()
+    assert not torch.equal(made, expected)  # another order of sums: the kernel did it
+
+
+def test_a_row_has_the_same_bits_alone_and_in_a_draft(called):
+    """What plain decoding sees is what a draft's row sees, as far as attention goes."""
+    generator = torch.Generator().manual_seed(0)
+    keys, values = (torch.randn(1, 2, 90, 64, generator=generator).bfloat16() for _ in range(2))
+    query = torch.randn(6, 4, 64, generator=generator).bfloat16()
+
+    def attended(first, end):
+        rows = end - first
+        bits = torch.tensor([[2 ** (i + 1) - 1] for i in range(rows)])
+        given = torch.tensor([75 + first]), torch.tensor([0, rows]), bits
+        return KERNELS.tree_attention(query[first:end], keys, values, *given)[0]
+
+    together = attended(0, 6)
+    for row in range(6):
+        assert torch.equal(together[row], attended(row, row + 1)[0])
+
+
+@pytest.mark.parametrize("options", [{"kind": "mistral", "sliding_window": 16}, {"kind": "llama", "head_dim": 32}])
+def test_layers_without_a_kernel_go_through_torch(called, options):
+    made = scored(tiny(**{"dtype": torch.bfloat16, **options}))
+    assert called == []
+    assert made.isfinite().all()
+
+
+def test_rows_of_guesses_go_through_torch(called, monkeypatch):
+    """Drafting ahead keeps a draft and earlier guesses between the committed rows and the new ones."""
+    monkeypatch.setattr(attention, "KERNEL_TYPES", (torch.float32,))
+    target = tiny("llama")
+
+    def scores():
+        """Two guesses behind one and two tokens of a draft that follows five committed ones."""
+        state = target.new_state(16)
+        target.prefill(state, np.array([7, 3, 9, 11, 5, 20, 21], np.uint32))
+        seen = np.array([[True, False, True, False], [True, True, False, True]])
+        places = {"base": 5, "seen": seen, "slot_positions": np.array([5, 6, 6, 7])}
+        segment = BranchSegment(0, 2, state, np.array([6, 7]), None, **places)
+        return target.forward_segments([segment], np.array([30, 31]))
+
+    made = scores()
+    assert called == ["tree_attention"] * 2  # a prompt of seven rows, in two layers
+    monkeypatch.undo()
+    assert torch.allclose(made, scores(), atol=1e-4)

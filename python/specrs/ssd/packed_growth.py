@@ -44,6 +44,11 @@ class BranchSegment(Segment):
     seen: npt.NDArray[np.bool_] = field(default_factory=lambda: np.ones((0, 0), np.bool_))
     slot_positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
+    @property
+    def is_tree(self) -> bool:
+        """No: rows of earlier steps lie between the committed ones and the new ones."""
+        return False
+
     def _make_mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
         first = 0
         if window is not None:
