@@ -16,14 +16,17 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from specrs import __version__, _core
 from specrs.ops.attention import cache_addresses, commit_cache, tree_attention
 from specrs.ops.draft import DraftLaw, DraftTree, Verdict
+from specrs.ops.drawing import Draws
 from specrs.ops.outcome import top_k_rows
 from specrs.ops.relaxed import RelaxedRule, verify_relaxed
 from specrs.ops.rows import Sampling, row_statistics
+from specrs.ops.torch_ops import draw_tokens_cuda
 from specrs.ops.verify import verify_block, verify_chain, verify_siblings, verify_walk
 
 #: H200, for the floors that are printed without a device.
@@ -115,6 +118,10 @@ def row_cases(sizes, device):
             {"torch": lambda x=logits: x.float().softmax(1).max(1)},
         )
         yield f"best 8 B={batch}", read, lambda x=logits: top_k_rows(x, 8), {"torch": lambda x=logits: x.topk(8)}
+        draws = Draws(*(np.full(batch, value) for value in (0.5, 0.8, 0, 1.0, 0.0))).packed()
+        step = logits[:batch], torch.from_numpy(draws).to(device), True
+        peer = {"torch": lambda x=logits[:batch]: x.float().softmax(1).multinomial(1)}
+        yield f"draw B={batch}", batch * vocabulary * (2 + 4), lambda s=step: draw_tokens_cuda(*s), peer
         yield f"walk B={batch}", read, lambda g=given: verify_walk(g[0], g[1], g[2], g[5]), {}
         yield f"walk top-k top-p B={batch}", read, lambda g=given, c=cut: verify_walk(g[0], g[1], c, g[5]), {}
         chain = {"flashinfer": flashinfer_chain(logits, tree, draft, nodes)}

@@ -4,6 +4,7 @@
 #include "kernels/row_top_k.cu"
 #include "kernels/round_coins.cu"
 #include "kernels/verify_walk.cu"
+#include "kernels/row_probs.cu"
 #include "kernels/relaxed_choice.cu"
 #include "kernels/verify_chain.cu"
 #include "kernels/residual.cu"

@@ -57,9 +57,9 @@ class Draft:
         Estimate of P(node accepted given that its parent is).
     confidence_kind : Confidence, optional
         What ``confidence`` was estimated by.
-    draft_probs : array of float32, shape (N, V), optional
-        The law that each token was drawn from, exactly as drawn. None: the tokens were chosen deterministically
-        (a one-hot law).
+    draft_probs : array or tensor of float32, shape (N, V), optional
+        The law that each token was drawn from, exactly as drawn; a tensor on the device that it was drawn on. None: the
+        tokens were chosen deterministically (a one-hot law).
     source : str
         Name of the drafter, for the statistics.
     hidden : array of float32, shape (N, H), optional
@@ -74,7 +74,7 @@ class Draft:
     node_ptr: OffsetArray
     confidence: FloatArray | None = None
     confidence_kind: Confidence | None = None
-    draft_probs: FloatArray | None = None
+    draft_probs: Any = None
     source: str = ""
     hidden: FloatArray | None = None
     sources: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class Draft:
         *,
         confidence: Sequence[Sequence[float] | FloatArray] | None = None,
         confidence_kind: Confidence | None = None,
-        draft_probs: FloatArray | None = None,
+        draft_probs: Any = None,
         source: str = "",
         hidden: FloatArray | None = None,
     ) -> Draft:
@@ -218,7 +218,8 @@ class Scores:
     Attributes
     ----------
     logits : tensor, shape (B + N, V)
-        One row per anchor and node: request b's anchor row, then its nodes' rows, then the next request's.
+        One row per anchor and node: request b's anchor row, then its nodes' rows, then the next request's. On the
+        host, or on the CUDA device that the target computed them on.
     row_ptr : array of int64, shape (B + 1,)
         Request b owns rows ``row_ptr[b]:row_ptr[b + 1]``.
     hidden : array of float32, shape (B + N, H), optional

@@ -1,17 +1,23 @@
 """The engine's verify stage on the kernels: the texts are those of the Rust rules, whatever is drafted and drawn."""
 
+import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from tests.engine.conftest import tiny_target
+from tests.engine.conftest import VOCABULARY, tiny_target
+from tests.kernels.device import DeviceTensor, device_logits, on_the_device, on_the_host
 from tests.kernels.emulator import guarded_launches, poisoned
 
 import specrs
-from specrs.engine import verifier
+from specrs.drafters.model import ModelDrafter
+from specrs.engine.request import Request
 from specrs.errors import NonFiniteLogitsError
 from specrs.ops import round as rounds
 from specrs.ops import torch_ops
+from specrs.sampling import SamplingParams, StopRules
 from specrs.verification import Cascade, Fuzzy, Lenience, StaticEnsemble, TopKAcceptance, Typical
 
 PROMPTS = [[7, 3, 9, 11, 7, 3, 9, 12, 7, 3, 9], [5], list(range(20, 38))]
@@ -28,16 +34,24 @@ def called(request, stand_in, monkeypatch):
     class Recorded:
         def __getattr__(self, name):
             names.append(name)
-            return getattr(KERNELS if request.param == "kernels" else torch.ops.specrs, name)
+            if request.param == "kernels":
+                return lambda *given: on_the_device(getattr(KERNELS, name)(*given))
+            return lambda *given: on_the_device(getattr(torch.ops.specrs, name)(*map(on_the_host, given)))
 
     monkeypatch.setattr(torch_ops, "NAMESPACE", Recorded())
     with poisoned(), guarded_launches():
         yield names
 
 
-def by_ops(monkeypatch, **options):
-    monkeypatch.setattr(verifier, "on_a_device", lambda logits: True)
-    return specrs.generate(tiny_target("llama"), PROMPTS, **options)
+def by_ops(monkeypatch, fetched=None, **options):
+    """Generate with logits on the stand-in for a device; `fetched` receives the shapes of what came to the host."""
+    draft = options.get("draft_model")
+    models = [tiny_target("llama").model] + ([] if draft is None else [draft.model])
+    with device_logits(monkeypatch, *models) as noted:
+        made = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    if fetched is not None:
+        fetched += noted
+    return made
 
 
 def options_of(how, temperature):
@@ -45,7 +59,7 @@ def options_of(how, temperature):
     options |= {"draft_tokens": 4, "temperature": temperature, "top_p": 0.95, "seed": 11}
     if how == "tree":
         options["draft_shape"] = "tree"
-    if how == "model":
+    if how in ("model", "hybrid"):
         options["draft_model"] = tiny_target("llama", seed=7)
     return options
 
@@ -57,14 +71,94 @@ def same_texts(made, expected):
         assert one.report.bias == (other.report.bias and pytest.approx(other.report.bias, rel=1e-5))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("how", ["none", "cache", "tree", "model"])
+@pytest.mark.parametrize(
+    ("how", "temperature"),
+    # A greedy hybrid chooses by the clock who drafts; a seeded one does not.
+    [*itertools.product(["none", "cache", "tree", "model"], [0.0, 0.9]), ("hybrid", 0.9)],
+)
 def test_a_device_gives_the_text_of_the_host(called, monkeypatch, how, temperature):
     options = options_of(how, temperature)
     expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
     assert called == []
     same_texts(by_ops(monkeypatch, **options), expected)
-    assert set(called) == {"verify_round"}
+    assert set(called) == {"verify_round"} | ({"draw_tokens"} if how in ("model", "hybrid") else set())
+
+
+def test_greedy_and_drawn_requests_draft_together_on_a_device(called, monkeypatch):
+    """Of different temperatures and truncations, of different lengths: the laws of each, in the draft's order."""
+    sampling = [SamplingParams(), SamplingParams(0.9, top_k=9), SamplingParams(1.2, min_p=0.05)]
+
+    def drafted():
+        requests = [
+            Request(np.array(prompt, np.uint32), replace(one, seed=b), StopRules(max_new_tokens=9), None)
+            for b, (prompt, one) in enumerate(zip(PROMPTS, sampling, strict=True))
+        ]
+        drafter = ModelDrafter(tiny_target("llama", seed=7), VOCABULARY)
+        for request in requests:
+            drafter.start(request)
+        return drafter.propose(requests, [6, 3, 5], lambda step: [entropy < 3.52 for entropy in step.entropy()])
+
+    host = drafted()
+    with device_logits(monkeypatch, tiny_target("llama", seed=7).model):
+        device = drafted()
+    assert len(set(np.diff(host.node_ptr))) > 1
+    assert device.tokens.tolist() == host.tokens.tolist()
+    assert device.node_ptr.tolist() == host.node_ptr.tolist()
+    assert device.confidence == pytest.approx(host.confidence, rel=1e-5)
+    assert type(device.draft_probs) is DeviceTensor
+    assert np.allclose(device.draft_probs.cpu().numpy(), host.draft_probs, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("on_device", ["target", "draft model"])
+def test_one_of_the_models_alone_is_on_a_device(called, monkeypatch, on_device):
+    options = options_of("model", 0.9)
+    expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+    there = tiny_target("llama") if on_device == "target" else options["draft_model"]
+    with device_logits(monkeypatch, there.model):
+        same_texts(specrs.generate(tiny_target("llama"), PROMPTS, **options), expected)
+    assert set(called) == {"verify_round" if on_device == "target" else "draw_tokens"}
+
+
+@pytest.mark.parametrize("how", ["none", "cache", "tree", "model"])
+def test_a_round_fetches_its_verdict_and_nothing_else(called, monkeypatch, how):
+    """One copy a round, of a path, its length, the bonus, a status and a bias for each request.
+
+    One more a step of a draft model: each token and three numbers.
+    """
+    options, fetched = options_of(how, 0.9), []
+    made = by_ops(monkeypatch, fetched, **options)
+    assert called.count("verify_round") == max(one.report.target_passes for one in made)
+    assert len(fetched) == len(called)
+    for name, (requests, words) in zip(called, fetched, strict=True):
+        assert requests <= len(PROMPTS)
+        assert words == 4 if name == "draw_tokens" else words <= 4 + 4
+
+
+def test_what_a_caller_asks_of_the_rows_fetches_no_more_than_that(called, monkeypatch):
+    """Penalties bring the rows to the host, log-probs those of the kept tokens; processors are called on the device."""
+    seen = []
+
+    def bans(input_ids, scores):
+        seen.append(isinstance(scores, DeviceTensor))
+        return scores.index_fill(1, torch.tensor([3]), -torch.inf)
+
+    for given, extra in (
+        ({"repetition_penalty": 1.3}, lambda rows, kept: rows),
+        ({"logprobs": 2}, lambda rows, kept: kept),
+        ({"logits_processor": [bans]}, lambda rows, kept: 0),
+    ):
+        options, fetched = options_of("cache", 0.9) | given, []
+        expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
+        seen.clear()
+        made = by_ops(monkeypatch, fetched, **options)
+        same_texts(made, expected)
+        assert [one.logprobs for one in made] == [one.logprobs for one in expected]
+        rows = sum(shape[0] for shape in fetched if shape[-1:] == (VOCABULARY,))
+        drafted, kept = (sum(of(one) for one in made) for of in (lambda m: m.report.drafted, lambda m: len(m.ids)))
+        rounds_of_all = sum(one.report.target_passes for one in made)
+        assert rows == extra(rounds_of_all + drafted, kept), given
+    assert seen
+    assert all(seen)
 
 
 @pytest.mark.parametrize("how", ["cache", "model"])
@@ -100,7 +194,7 @@ def test_relaxed_rules_on_a_device(called, monkeypatch, rule):
     expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
     assert max(one.report.bias for one in expected) > 0
     same_texts(by_ops(monkeypatch, **options), expected)
-    assert set(called) == {"verify_round"}
+    assert set(called) == {"verify_round", "draw_tokens"}
 
 
 def test_a_row_that_has_no_law_ends_its_request_alone(called, monkeypatch):

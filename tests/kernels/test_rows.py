@@ -1,5 +1,6 @@
 """Row statistics, laws and draws against NumPy, in three schedules, at odd sizes and alignments."""
 
+import math
 import mmap
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from tests.kernels import oracle
 
 from specrs.ops.launch import launch
-from specrs.ops.rows import Sampling, draw_rows, row_laws, row_statistics
+from specrs.ops.rows import Sampling, draw_rows, row_laws, row_probs, row_statistics
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -98,6 +99,21 @@ def test_draws_follow_the_law(emulator, dtype, vocabulary):
             assert weights[int(drawn[r])] > 0, (r, LAWS[r // 2])
             if oracle.is_clear(weights, coin):
                 assert int(drawn[r]) == oracle.draw(weights, coin), (r, LAWS[r // 2], coin)
+
+
+@pytest.mark.parametrize(("dtype", "vocabulary"), [(torch.float32, 8200), (torch.bfloat16, 1001), (torch.float16, 5)])
+def test_probabilities_are_the_weights_of_the_draws(emulator, dtype, vocabulary):
+    rows = logits(2 * len(LAWS), vocabulary, dtype, seed=vocabulary)
+    rows[1::2] = (rows[1::2] * 2).round() / 2  # many ties
+    rows[-1] = math.nan
+    laws = row_laws(rows, torch.arange(0, len(rows) + 1, 2), sampling(LAWS))
+    probs = row_probs(rows, laws)
+    assert probs[-1].isnan().all()
+    for r in range(len(rows) - 1):
+        weights = oracle.law(rows[r].double().numpy(), *LAWS[r // 2])
+        expected = torch.from_numpy(weights / weights.sum())
+        torch.testing.assert_close(probs[r].double(), expected, rtol=2e-5, atol=1e-30)
+        assert torch.equal(probs[r] > 0, expected > 2.0**-100), LAWS[r // 2]  # law.h: nothing lighter has weight
 
 
 def test_ties_at_the_cut(emulator):

@@ -9,6 +9,7 @@ from tests.kernels.test_verify import LAWS, chain_case
 
 from specrs.errors import InvalidInputError
 from specrs.ops import attention, draft, outcome, relaxed, rows, torch_ops, verify
+from specrs.ops.drawing import Draws
 from specrs.ops.round import Round
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -22,6 +23,12 @@ def whole_round(tree, parameters):
     laws = [parameter.numpy() for parameter in parameters]
     parts = [row_ptr, tree.tokens.numpy(), *keys, nothing, tree.parents.numpy(), depths, *laws, nothing]
     return torch.from_numpy(Round(*parts).packed())
+
+
+def draws(rows):
+    """The buffer of a step of drafting: laws that take turns, row by row."""
+    laws = [np.resize(column, rows) for column in zip(*LAWS, strict=True)]
+    return torch.from_numpy(Draws(np.arange(rows) / rows, *laws).packed())
 
 
 def arguments():
@@ -75,6 +82,10 @@ def arguments():
         "accept_unmasked": (
             [drafts, drafts, depths, 9, "policy"],
             lambda: outcome.accept_unmasked(drafts, drafts, depths, 9),
+        ),
+        "draw_tokens": (
+            [scores, draws(len(scores)), True],
+            lambda: torch_ops.draw_tokens_cuda(scores, draws(len(scores)), True),
         ),
         "round_coins": (coins, lambda: verify.round_coins(*coins)),
         "tree_attention": (

@@ -9,7 +9,7 @@ from tests.toys import TattleLM
 
 import specrs
 from specrs import _core
-from specrs.drafters.model import LogitFacts
+from specrs.drafters.drawing import LogitFacts
 from specrs.errors import InvalidInputError, UnknownNameError
 from specrs.policies.base import RoundSeconds
 from specrs.policies.registry import POLICIES

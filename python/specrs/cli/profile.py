@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def step_seconds(model: Any, context: int, repeats: int = 16) -> float:
     """Return the median seconds of a forward over one row: what a drafter pays per token."""
+    from specrs.ops import where
     from specrs.types import Draft
 
     state = model.new_state(context + repeats + 2)
@@ -73,7 +74,7 @@ def step_seconds(model: Any, context: int, repeats: int = 16) -> float:
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        model.score([state], [np.zeros(1, np.uint32)], Draft.empty(1))
+        where.wait_for(model.score([state], [np.zeros(1, np.uint32)], Draft.empty(1)).logits)
         state.commit(np.empty(0, np.int32), 1)
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])

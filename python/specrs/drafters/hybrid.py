@@ -15,6 +15,7 @@ from specrs.drafters.cache import CacheDrafter
 from specrs.drafters.token_classes import token_classes, tokenizer_fingerprint
 from specrs.engine.ranks import ONE_RANK
 from specrs.errors import CorruptFileError, FileAccessError, UnsupportedModelError
+from specrs.ops import where
 from specrs.types import Confidence, Draft
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class _Proposal:
     parents: IndexArray
     depths: IndexArray
     confidence: FloatArray
-    laws: FloatArray | None = None
+    laws: Any = None
 
 
 class HybridDrafter:
@@ -232,12 +233,12 @@ class HybridDrafter:
         laws = None
         if len(tokens) and (with_laws or any(proposal.laws is not None for proposal in proposals)):
             # Beside drawn tokens, those of the cache are drawn from certainty.
-            laws = np.zeros((len(tokens), self._vocab_size), np.float32)
+            laws = _no_law((len(tokens), self._vocab_size), [proposal.laws for proposal in proposals])
             start = 0
             for proposal in proposals:
                 own = laws[start : start + len(proposal.tokens)]
                 if proposal.laws is None:
-                    own[np.arange(len(own)), proposal.tokens] = 1.0
+                    own[np.arange(len(own)), proposal.tokens.astype(np.int64)] = 1.0
                 else:
                     own[:, : proposal.laws.shape[1]] = proposal.laws
                 start += len(own)
@@ -279,6 +280,12 @@ class HybridDrafter:
         router = self._routers.pop(request.id, None)
         if router is not None:
             router.finish(request.id, request.tokens)
+
+
+def _no_law(shape: tuple[int, int], laws: Sequence[Any]) -> Any:
+    """Return zeros of float32: a tensor where one of the laws lies on a device, else an array."""
+    placed = next((law for law in laws if where.on_a_device(law)), None)
+    return np.zeros(shape, np.float32) if placed is None else placed.new_zeros(shape)
 
 
 def _costs(table: CostTable) -> tuple[list[float], list[float]]:

@@ -7,76 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrs import _core
+from specrs.drafters.drawing import NO_TOKEN, draw, picked
 from specrs.errors import InvalidInputError
+from specrs.ops.drawing import Draws
 from specrs.types import Confidence, Draft
-from specrs.verification.logits import as_float32, as_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from specrs.drafters.base import GoOn
+    from specrs.drafters.drawing import DeviceFacts, LogitFacts
     from specrs.engine.request import Request
     from specrs.models.base import TargetModel
     from specrs.types import FloatArray, TokenArray
-
-
-#: What ``draw`` returns for a row that is NaN, +inf or masked throughout.
-NO_TOKEN = 2**32 - 1
-
-
-class LogitFacts:
-    """What a step's rows of logits say of the tokens drawn from them. See ``drafters.base.TokenFacts``."""
-
-    def __init__(
-        self,
-        requests: Sequence[int],
-        lengths: Sequence[int],
-        tokens: Sequence[int],
-        values: npt.NDArray[Any],
-        dtype: str,
-    ) -> None:
-        self.requests = requests
-        self.lengths = lengths
-        self.tokens = tokens
-        self._values, self._dtype = values, dtype
-        _, highest = _core.top_log_probs(values, dtype, np.arange(len(tokens)), 1)
-        self.confidence: list[float] = np.exp(highest[:, 0]).tolist()
-
-    def of(self, kept: Sequence[int], lengths: Sequence[int]) -> LogitFacts:
-        """Return the facts of some of the rows."""
-        facts = object.__new__(LogitFacts)
-        facts.requests = [self.requests[i] for i in kept]
-        facts.lengths = lengths
-        facts.tokens = [self.tokens[i] for i in kept]
-        everything = list(kept) == list(range(len(self.tokens)))
-        facts._values, facts._dtype = self._values if everything else self._values[list(kept)], self._dtype
-        facts.confidence = [self.confidence[i] for i in kept]
-        return facts
-
-    def entropy(self) -> list[float]:
-        """Return the entropy of each row in nats."""
-        rows = as_float32(self._values, self._dtype)
-        below = rows - rows.max(axis=1, keepdims=True)
-        weights = np.exp(below)
-        total = weights.sum(axis=1, dtype=np.float64)
-        # A masked id has weight 0 and no logarithm.
-        spread = np.where(weights > 0, weights * below, 0.0).sum(axis=1, dtype=np.float64)
-        found: list[float] = (np.log(total) - spread / total).tolist()
-        return found
-
-    def token_probs(self) -> list[float]:
-        """Return the probability of each token."""
-        rows = np.arange(len(self.tokens))
-        return np.exp(_core.log_probs(self._values, self._dtype, rows, np.array(self.tokens, np.uint32))).tolist()  # type: ignore[no-any-return]
-
-    def top_probs(self, count: int) -> list[list[float]]:
-        """Return the largest probabilities of each row."""
-        rows, most = np.arange(len(self.tokens)), min(count, self._values.shape[1])
-        _, highest = _core.top_log_probs(self._values, self._dtype, rows, most)
-        found: list[list[float]] = np.exp(highest).tolist()
-        return found
 
 
 class ModelDrafter:
@@ -130,7 +73,8 @@ class ModelDrafter:
     def propose(self, requests: Sequence[Request], budgets: Sequence[int], go_on: GoOn | None = None) -> Draft:
         """Draw chains of at most ``budgets[b]`` tokens, all requests step by step together."""
         chains: list[list[int]] = [[] for _ in requests]
-        laws: list[list[FloatArray]] = [[] for _ in requests]
+        laws: list[Any] = []  # of each step, and of each token its step and row
+        picks: list[list[tuple[int, int]]] = [[] for _ in requests]
         confidence: list[list[float]] = [[] for _ in requests]
         drawing = any(request.sampling.temperature > 0 for request in requests)
         hidden: list[list[FloatArray]] = [[] for _ in requests]
@@ -141,14 +85,15 @@ class ModelDrafter:
             self._catch_up(requests[b])
         while going:
             facts, drawn_from, read = self._next_tokens(requests, going, chains, drawing)
+            if drawn_from is not None:
+                laws.append(drawn_from)
             kept = []
             for i, (b, token, sure) in enumerate(zip(going, facts.tokens, facts.confidence, strict=True)):
                 if token == NO_TOKEN:  # unusable logits: there is no law to draw from
                     continue
                 chains[b].append(token)
                 confidence[b].append(sure)
-                if drawn_from is not None:
-                    laws[b].append(drawn_from[i])
+                picks[b].append((len(laws) - 1, i))
                 if read is not None:
                     hidden[b].append(read[i])
                 kept.append(i)
@@ -161,13 +106,13 @@ class ModelDrafter:
             ]
         for request, chain in zip(requests, chains, strict=True):
             self._drawn[request.id] = chain
-        rows = [law for chain in laws for law in chain]
+        drawn = [pick for chain in picks for pick in chain]
         states = [state for chain in hidden for state in chain]
         return Draft.chains(
             chains,
             confidence=confidence,
             confidence_kind=Confidence.MAX_PROB,
-            draft_probs=np.stack(rows) if rows else None,
+            draft_probs=picked(laws, drawn) if laws and drawn else None,
             source=self.name,
             hidden=np.stack(states) if states else None,
         )
@@ -185,7 +130,7 @@ class ModelDrafter:
 
     def _next_tokens(
         self, requests: Sequence[Request], going: Sequence[int], chains: Sequence[Sequence[int]], drawing: bool
-    ) -> tuple[LogitFacts, FloatArray | None, FloatArray | None]:
+    ) -> tuple[LogitFacts | DeviceFacts, Any, FloatArray | None]:
         """Draw one token for each request in ``going``; return what the rows say, the laws, and the hidden states."""
         states = [self._states[requests[b].id] for b in going]
         unread = [
@@ -196,26 +141,21 @@ class ModelDrafter:
         logits = scores.logits[:, : self._width]
         for state, tokens in zip(states, unread, strict=True):
             state.commit(np.empty(0, np.int32), len(tokens))
-        values, dtype = as_rows(logits)
         sampling = [requests[b].sampling for b in going]
         positions = [len(requests[b].tokens) + len(chains[b]) for b in going]
-        coins = np.array(
-            [
-                _core.coins(requests[b].seed, np.array([p], np.uint32), "draft", requests[b].sample)[0]
-                for b, p in zip(going, positions, strict=True)
-            ]
-        )
-        tokens, laws = _core.draw(
-            values,
-            dtype,
+        coins = [
+            _core.coins(requests[b].seed, np.array([p], np.uint32), "draft", requests[b].sample)[0]
+            for b, p in zip(going, positions, strict=True)
+        ]
+        given = Draws(
+            np.array(coins),
             np.array([s.temperature for s in sampling], np.float32),
             np.array([s.top_k for s in sampling], np.int32),
             np.array([s.top_p for s in sampling], np.float32),
             np.array([s.min_p for s in sampling], np.float32),
-            coins,
-            drawing,
         )
-        return LogitFacts(going, [], [int(token) for token in tokens], values, dtype), laws, scores.hidden
+        facts, laws = draw(going, logits, given, with_laws=drawing)
+        return facts, laws, scores.hidden
 
     def commit(self, request: Request, kept: TokenArray) -> None:
         """Roll back to the committed text: drawn tokens that were kept stay, the others are forgotten."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from specrs.engine.ranks import ONE_RANK
 from specrs.engine.request import TokenLogprob
 from specrs.engine.watchdog import Watchdog
 from specrs.errors import InvalidInputError
+from specrs.ops import where
 from specrs.policies.base import RoundSeconds
 from specrs.types import ANCHOR, Draft
 from specrs.verification.logits import as_rows
@@ -178,11 +179,16 @@ class Engine:
         lap()
         readable = draft.readable(self.target.vocab_size)
         scores = self.target.score([r.state for r in requests], [r.pending for r in requests], readable)
+        scored = where.moment(scores.logits)
         lap()
         processed = self._ranks.attempt(lambda: law.process(requests, readable, scores))
         rule = self.relaxed or verifier
         verdict = self._ranks.agree(lambda: rule.verify(requests, draft, scores, processed.logits))
+        verified = where.moment(scores.logits)
         lap()
+        if scored is not None and verified is not None:
+            # On a device the forward ends long after it was launched: while the host waits for the verdict.
+            clock[-2] = max(clock[-2], clock[-1] - where.seconds_between(scored, verified))
         pending = [len(request.pending) for request in requests]
         steps = self._commit(requests, draft, scores, processed, verdict)
         lap()
@@ -324,9 +330,11 @@ def _until_the_end(requests: Sequence[Request], draft: Draft) -> Draft:
     return draft.keep_nodes(kept)
 
 
-def _logprobs(logits: object, rows: np.ndarray, tokens: np.ndarray, alternatives: int) -> list[TokenLogprob]:
-    values, dtype = as_rows(logits)
+def _logprobs(logits: Any, rows: np.ndarray, tokens: np.ndarray, alternatives: int) -> list[TokenLogprob]:
     rows = rows[: len(tokens)].astype(np.int64)
+    if where.on_a_device(logits):  # log-probs are the host's work: it gets the rows that they are asked of
+        logits, rows = logits[rows], np.arange(len(rows))
+    values, dtype = as_rows(logits)
     own = _core.log_probs(values, dtype, rows, tokens)
     if not alternatives:
         return [TokenLogprob(int(t), float(v)) for t, v in zip(tokens, own, strict=True)]

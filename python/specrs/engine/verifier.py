@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specrs.ops import round as rounds
+from specrs.ops import where
 from specrs.types import Verdict
 from specrs.verification.logits import as_rows
 
@@ -48,7 +49,8 @@ def verify(requests: Sequence[Request], draft: Draft, scores: Scores, logits: An
     scores : Scores
         Whose ``row_ptr`` says which rows are whose.
     logits : array or tensor, shape (B + N, V)
-        Processed. On a CUDA device they stay there: one copy takes the draft over, one brings the verdict back.
+        Processed. On a CUDA device they stay there: one copy takes the draft over, one brings the verdict back, and a
+        draft law that lies there, too, is not moved.
     """
     return decide(requests, draft, scores, logits)[0]
 
@@ -58,26 +60,21 @@ def decide(
 ) -> tuple[Verdict, npt.NDArray[np.float64]]:
     """Verify exactly, or by a relaxed rule; return the verdict and, float64 (B,), the bias that it cost."""
     given, weighted = _round(requests, draft, scores, relaxation), relaxation.rule == "ensemble"
+    probs: Any = draft.draft_probs
     knobs = [] if weighted else relaxation.knobs.tolist()
-    if not on_a_device(logits):
-        made = rounds.on_host(*as_rows(logits), given, draft.draft_probs, relaxation.rule, knobs)
+    if not where.on_a_device(logits):
+        probs = None if probs is None else where.as_array(probs)
+        made = rounds.on_host(*as_rows(logits), given, probs, relaxation.rule, knobs)
     else:
-        import torch
-
         from specrs.ops import torch_ops
 
         longest, budgeted = int(draft.depths.max(initial=1)), relaxation.budget is not None
-        probs = None if draft.draft_probs is None else torch.from_numpy(draft.draft_probs).to(logits.device)
-        buffer = torch.from_numpy(given.packed()).to(logits.device)
+        probs = None if probs is None else where.as_tensor(probs, logits.device)
+        buffer = where.as_tensor(given.packed(), logits.device)
         rule, rows = (relaxation.rule, knobs, budgeted), logits.detach().contiguous()
         words = torch_ops.NAMESPACE.verify_round(rows, buffer, probs, len(requests), longest, *rule)
         made = rounds.Verdict.of_words(words.cpu().numpy())
     return Verdict(*made[:4]), made.bias
-
-
-def on_a_device(logits: Any) -> bool:
-    """Return whether verification belongs where these logits are."""
-    return bool(getattr(logits, "is_cuda", False))
 
 
 def _round(requests: Sequence[Request], draft: Draft, scores: Scores, relaxation: Relaxation) -> rounds.Round:

@@ -4,6 +4,11 @@ A forward packs the new rows of all requests into one sequence without padding, 
 rows. This module, plugged in through the attention interface of transformers, takes the packed queries apart again:
 request by request it writes the new keys and values into that request's cache and attends over committed tokens plus
 the visible new rows. What a request computes here does not depend on its neighbours.
+
+On a device the op ``specrs::tree_attention`` does this without a mask where it has a tensor-core kernel for the layer:
+half precision, heads of 64, 128 or 256, no sliding window and no softcap. Long stretches of a prompt, and every other
+layer, go through torch's attention with a mask, which is exact as well. On a host with our linear kernels the
+row-invariant kernel of :mod:`specrs.ops.attend` does it all, but for softcaps and odd head sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from specrs.errors import InternalError, UnsupportedModelError
+from specrs.ops import where
 from specrs.ops.attend import HEAD_MULTIPLE, attend
+from specrs.ops.attention import TENSOR_CORE_DIMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +32,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from specrs.models.sequence_cache import SequenceCache
+
+#: Element types of the op's tensor-core kernels.
+KERNEL_TYPES = (torch.bfloat16, torch.float16)
+#: Most new rows of a request that the op takes: it reads the committed tokens once for each 64 pairs of row and head.
+MOST_KERNEL_ROWS = 64
+#: The op cuts a request's tokens into parts of at least this many, which run side by side.
+PART_TOKENS, MOST_PARTS = 512, 32
 
 #: The name under which transformers finds :func:`packed_tree_attention`.
 ATTENTION_NAME = "specrs"
@@ -55,6 +69,7 @@ class Segment:
     visible: npt.NDArray[np.bool_] | None
     earlier: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _masks: dict[tuple[int | None, int, torch.dtype], tuple[int, torch.Tensor | None]] = field(default_factory=dict)
+    _trees: dict[torch.device, tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
     def mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
         """Return (first key slot needed, additive mask or None), made once per forward and kind of layer.
@@ -88,6 +103,23 @@ class Segment:
             seen &= self.positions[:, None] - key_positions[None, :] < window
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
         return first, mask.repeat(groups, 1)
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the op can take it: the new rows are few, and all that lies behind the committed ones."""
+        return len(self.positions) <= MOST_KERNEL_ROWS and not len(self.earlier)
+
+    def tree(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Return what the op takes: committed length (1,), row pointers (2,) and bit sets (n, words); made once."""
+        if device not in self._trees:
+            rows = len(self.positions)
+            seen = np.tri(rows, dtype=np.bool_) if self.visible is None else self.visible
+            words = (rows + 63) // 64
+            padded = np.pad(seen, ((0, 0), (0, 64 * words - rows)))
+            bits = np.packbits(padded, axis=1, bitorder="little").view("<i8")
+            buffer = where.as_tensor(np.concatenate([[self.cache.length, 0, rows], bits.reshape(-1)]), device)
+            self._trees[device] = buffer[:1], buffer[1:3], buffer[3:].view(rows, words)
+        return self._trees[device]
 
 
 @dataclass
@@ -168,14 +200,18 @@ def packed_tree_attention(
         raise UnsupportedModelError(f"{type(module).__name__} uses attention sinks, which specrs does not support yet")
     if attention_mask is not None or dropout:
         raise InternalError("a packed forward makes its own masks and has no dropout")
-    if forward.row_invariant and softcap is None and query.shape[-1] % HEAD_MULTIPLE == 0:
+    if forward.row_invariant and query.is_cpu and softcap is None and query.shape[-1] % HEAD_MULTIPLE == 0:
         return _attend_invariantly(forward, query, key, value, scaling, sliding_window), None
     query_heads, key_heads = query.shape[1], key.shape[1]
     groups = query_heads // key_heads
+    by_kernel = _has_kernel(query, key, value) and sliding_window is None and softcap is None
     outputs = []
     for segment in forward:
         start, end = segment.start, segment.end
         keys, values = segment.cache.write(forward.layer, key[:, :, start:end], value[:, :, start:end])
+        if by_kernel and segment.is_tree and keys.dtype == query.dtype:
+            outputs.append(_attend_tree(query[:, :, start:end], keys, values, segment, scaling))
+            continue
         first, mask = segment.mask(sliding_window, groups, keys.dtype)
         rows = query[:, :, start:end].reshape(1, key_heads, groups * (end - start), query.shape[-1])
         attended = _attend(rows.to(keys.dtype), keys[:, :, first:], values[:, :, first:], mask, scaling, softcap)
@@ -202,6 +238,25 @@ def _attend_invariantly(
         given = (asked[:, rows], keys[0], values[0], segment.behind, segment.visible, out[rows])
         attend(*given, window=window, scale=scaling)
     return out.to(query.dtype)[None]
+
+
+def _has_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    if not where.on_a_device(query):
+        return False
+    return query.dtype in KERNEL_TYPES and query.shape[3] in TENSOR_CORE_DIMS and key.shape[3] == value.shape[3]
+
+
+def _attend_tree(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, segment: Segment, scaling: float | None
+) -> torch.Tensor:
+    """Attend one request's rows, shape (1, query heads, n, head size), by the op."""
+    from specrs.ops import torch_ops
+
+    rows = query[0].transpose(0, 1).contiguous()
+    parts = min(max(keys.shape[2] // PART_TOKENS, 1), MOST_PARTS)
+    tree = segment.tree(query.device)
+    attended, _ = torch_ops.NAMESPACE.tree_attention(rows, keys, values, *tree, scaling, None, parts)
+    return attended.transpose(0, 1)[None]  # type: ignore[no-any-return]
 
 
 def _attend(

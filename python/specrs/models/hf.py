@@ -15,6 +15,7 @@ from specrs.errors import InvalidInputError, UnsupportedModelError
 from specrs.models.attention import ATTENTION_NAME, PackedForward, Segment, packed_tree_attention, set_active
 from specrs.models.parallel import ranks_of
 from specrs.models.sequence_cache import SequenceCache
+from specrs.ops import where
 from specrs.types import Scores
 
 if TYPE_CHECKING:
@@ -194,7 +195,9 @@ class TransformersTarget:
         return Scores(logits, row_ptr, hidden)
 
     def forward_segments(self, segments: Sequence[Segment], ids: npt.NDArray[np.int64]) -> torch.Tensor:
-        """Run one forward over rows that the caller laid out, and return all their logits, shape (rows, V), on the CPU.
+        """Run one forward over rows that the caller laid out, and return all their logits, shape (rows, V).
+
+        They lie where those of :meth:`score` do.
 
         Parameters
         ----------
@@ -208,7 +211,10 @@ class TransformersTarget:
     def _forward(
         self, segments: list[Segment], ids: npt.NDArray[np.int64], rows: Sequence[int] | npt.NDArray[np.int64]
     ) -> torch.Tensor:
-        """Run the model over packed segments and return the logits of ``rows``, shape (rows, V), on the CPU."""
+        """Run the model over packed segments and return the logits of ``rows``, shape (rows, V).
+
+        They stay on a CUDA device that our kernels run on; from any other the host gets them.
+        """
         device = self.device
         positions = np.concatenate([segment.positions for segment in segments])
         keep = torch.as_tensor(np.asarray(rows, np.int64), device=device)
@@ -226,7 +232,7 @@ class TransformersTarget:
             logits: torch.Tensor = self.model(**arguments).logits[0]
             if not self._keeps_logits and not all_rows:
                 logits = logits[keep]
-        return logits.to("cpu")
+        return logits if where.on_a_device(logits) else logits.to("cpu")
 
 
 def _visible(pending: int, parents: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from specrs.errors import CapacityError, InternalError, InvalidInputError
+from specrs.ops import where
+from specrs.ops.packing import packed, unpacked
 
 if TYPE_CHECKING:
     from specrs.types import IndexArray
@@ -37,6 +39,7 @@ class SequenceCache:
         self._capacity = max(capacity, 1)
         self._keys: list[torch.Tensor | None] = [None] * layers
         self._values: list[torch.Tensor | None] = [None] * layers
+        self._addresses: torch.Tensor | None = None
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new rows of one layer behind the committed ones.
@@ -57,6 +60,7 @@ class SequenceCache:
             stored_keys = self._grow(stored_keys, keys, end)
             stored_values = self._grow(stored_values, values, end)
             self._keys[layer], self._values[layer] = stored_keys, stored_values
+            self._addresses = None
         stored_keys[:, :, self.length : end] = keys
         stored_values[:, :, self.length : end] = values
         return stored_keys[:, :, :end], stored_values[:, :, :end]
@@ -93,12 +97,29 @@ class SequenceCache:
         if len(kept_nodes) and not np.array_equal(kept_nodes, np.arange(len(kept_nodes))):
             if (np.diff(kept_nodes) <= 0).any():
                 raise InternalError(f"an accepted path must rise, got {kept_nodes.tolist()}")
-            rows = [start + int(node) for node in kept_nodes]
+            stored = [tensor for tensor in (*self._keys, *self._values) if tensor is not None]
             with torch.inference_mode():  # the rows were written in it
-                for stored in (*self._keys, *self._values):
-                    if stored is not None:
-                        stored[:, :, start : start + len(rows)] = stored[:, :, rows]
+                if stored and where.on_a_device(stored[0]) and _is_laid_out_alike(stored):
+                    self._move_by_kernel(stored, start, kept_nodes)
+                else:
+                    rows = [start + int(node) for node in kept_nodes]
+                    for tensor in stored:
+                        tensor[:, :, start : start + len(rows)] = tensor[:, :, rows]
         self.length = start + len(kept_nodes)
+
+    def _move_by_kernel(self, stored: list[torch.Tensor], start: int, nodes: IndexArray) -> None:
+        """Move the rows of ``nodes``, which lie from slot ``start`` on, to the slots from there: one launch for all."""
+        from specrs.ops import torch_ops
+        from specrs.ops.attention import cache_addresses
+
+        if self._addresses is None:
+            self._addresses = cache_addresses(stored)
+        # The op counts from the anchor, which lies before the nodes; a length and a bonus token it writes go unused.
+        given = packed([[start - 1], [0], nodes, [len(nodes)]], [np.int64, np.int64, np.int32, np.int32])
+        buffer = where.as_tensor(given, stored[0].device)
+        types = [torch.int64, torch.int64, torch.int32, torch.int32]
+        lengths, bonus, path, accepted = unpacked(buffer, [1, 1, len(nodes), 1], [8, 8, 4, 4], types)
+        torch_ops.NAMESPACE.commit_cache(stored, self._addresses, lengths, path[None], accepted, bonus)
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first ``length`` tokens."""
@@ -109,3 +130,10 @@ class SequenceCache:
     def size_bytes(self) -> int:
         """Return the memory held, in bytes."""
         return sum(t.numel() * t.element_size() for t in (*self._keys, *self._values) if t is not None)
+
+
+def _is_laid_out_alike(stored: list[torch.Tensor]) -> bool:
+    """Whether one launch can move rows of all: one shape, type and device, and slots of whole 16 bytes."""
+    first = stored[0]
+    alike = all((t.shape, t.dtype, t.device) == (first.shape, first.dtype, first.device) for t in stored)
+    return alike and first.shape[3] * first.element_size() % 16 == 0

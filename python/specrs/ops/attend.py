@@ -77,7 +77,7 @@ def attend(
         values.data_ptr(),
         out.data_ptr(),
         (query.stride(1), query.stride(0)),
-        keys.stride()[:2],
+        (keys.stride(0), keys.stride(1)),
         (rows, heads, keys.shape[0], size),
         committed,
         positions,

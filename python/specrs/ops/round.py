@@ -11,6 +11,7 @@ import numpy as np
 
 from specrs import _core
 from specrs.errors import InvalidInputError
+from specrs.ops.packing import packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,21 +46,15 @@ class Round(NamedTuple):
 
     def packed(self) -> npt.NDArray[np.uint8]:
         """Return the arrays one behind the other."""
-        pairs = zip(self, TYPES, strict=True)
-        return np.concatenate([np.ascontiguousarray(array, kind).view(np.uint8) for array, kind in pairs])
+        return packed(self, TYPES)
 
     @staticmethod
     def unpacked(
         buffer: Any, requests: int, nodes: int, *, budgeted: bool, weighted: bool, types: Sequence[Any]
     ) -> Round:
         """Return the parts of a buffer, an array or a tensor, as `types` of its library."""
-        parts, at = [], 0
         counts = _counts(requests, nodes, budgeted=budgeted, weighted=weighted)
-        for count, kind, size in zip(counts, types, _SIZES, strict=True):
-            end = at + count * size
-            parts.append(buffer[at:end].view(kind))
-            at = end
-        return Round(*parts)
+        return Round(*unpacked(buffer, counts, _SIZES, types))
 
 
 #: What each array of a round holds.

@@ -174,6 +174,20 @@ def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) ->
     return RowLaws(laws, masses, partials, tiles)
 
 
+def row_probs(logits: torch.Tensor, laws: RowLaws) -> torch.Tensor:
+    """Return the laws as probabilities: float32 of shape (R, V), the weights that draws are made by; NaN for no law."""
+    import torch
+
+    rows, vocabulary = logits.shape
+    probs = torch.empty((rows, vocabulary), dtype=torch.float32, device=logits.device)
+    launch(
+        f"row_probs_{logits_suffix(logits)}",
+        rows * laws.tiles,
+        [logits, vocabulary, vocabulary, laws.laws, laws.tiles, probs],
+    )
+    return probs
+
+
 def draw_rows(logits: torch.Tensor, laws: RowLaws, emit: torch.Tensor) -> torch.Tensor:
     """Draw one id per row with its emit coin: int64 of shape (R,), -1 for a row without a law."""
     import torch

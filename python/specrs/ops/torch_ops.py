@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from specrs.errors import InvalidInputError
-from specrs.ops import attention, cpu, outcome, rows, rust, verify
-from specrs.ops.draft import DraftLaw, DraftTree, Verdict, check_draft, check_tensor, verdict_to_fill
+from specrs.ops import attention, cpu, drawing, outcome, rows, rust, verify
+from specrs.ops.draft import DraftLaw, DraftTree, Verdict, check_device, check_draft, check_tensor, verdict_to_fill
+from specrs.ops.drawing import Draws
 from specrs.ops.relaxed import RelaxedRule, RelaxedVerdict, verify_relaxed
 from specrs.ops.round import FACTS, TYPES, Round, buffer_bytes, on_host
 from specrs.ops.rows import RowStatistics, Sampling, logits_suffix
@@ -57,6 +59,7 @@ SCHEMAS = [
     "accept_unmasked(Tensor drafts, Tensor outcomes, Tensor depths, int mask, str rule='policy') -> Tensor",
     "round_coins(Tensor seeds, Tensor samples, Tensor positions, Tensor row_ptr, Tensor parents, "
     "bool by_sibling=False) -> (Tensor accept, Tensor emit)",
+    "draw_tokens(Tensor logits, Tensor draws, bool with_probs=False) -> (Tensor facts, Tensor probs)",
     "tree_attention(Tensor query, Tensor keys, Tensor values, Tensor lengths, Tensor row_ptr, Tensor visibility, "
     "float? scale=None, Tensor? block_table=None, int splits=1, int? most_rows=None) -> (Tensor out, Tensor lse)",
     "commit_cache(Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, "
@@ -239,6 +242,51 @@ def verify_round_cpu(
     return torch.from_numpy(on_host(*as_rows(logits), given, probs, rule, knobs).words(longest))
 
 
+def _draws(logits: Tensor, buffer: Tensor, types: list[Any]) -> Draws:
+    """Return the parts of a step's buffer once its size fits the logits; arrays if `types` are NumPy's."""
+    logits_suffix(logits)
+    check_tensor("draws", buffer, torch.uint8, (logits.shape[0] * drawing.ROW_BYTES,))
+    check_device(logits, draws=buffer)
+    given: Any = buffer.numpy() if types is drawing.TYPES else buffer
+    return Draws.unpacked(given, logits.shape[0], types)
+
+
+def _draw_facts(logits: Tensor, drawn: Tensor, statistics: RowStatistics) -> Tensor:
+    """Return ``drawing.FACTS`` of tokens int64 (R,), as float64 (R, 4)."""
+    own = logits.gather(1, drawn.clamp(min=0)[:, None])[:, 0].float()
+    probs = (own - statistics.log_sum_exp).exp()
+    return torch.stack([drawn.double(), statistics.max_prob.double(), statistics.entropy.double(), probs.double()], 1)
+
+
+def draw_tokens_cuda(logits: Tensor, draws: Tensor, with_probs: bool = False) -> tuple[Tensor, Tensor]:
+    """Draw a token of each row, as :class:`specrs.ops.drawing.Draws` says, by the kernels."""
+    given = _draws(logits, draws, [torch.float64, torch.float32, torch.int32, torch.float32, torch.float32])
+    row_ptr = torch.arange(logits.shape[0] + 1, device=logits.device)
+    laws = rows.row_laws(logits, row_ptr, Sampling(*given[1:]))
+    drawn = rows.draw_rows(logits, laws, given.coins)
+    facts = _draw_facts(logits, drawn, rows.row_statistics(logits))
+    return facts, rows.row_probs(logits, laws) if with_probs else _no_probs(logits)
+
+
+def draw_tokens_cpu(logits: Tensor, draws: Tensor, with_probs: bool = False) -> tuple[Tensor, Tensor]:
+    """Draw a token of each row by the Rust rule."""
+    given = _draws(logits, draws, drawing.TYPES)
+    tokens, laws = drawing.on_host(*as_rows(logits), given, with_probs=with_probs)
+    drawn = torch.from_numpy(tokens.view(np.int32).astype(np.int64))  # the Rust rules' word for none becomes -1
+    facts = _draw_facts(logits, drawn, cpu.row_statistics(logits))
+    return facts, _no_probs(logits) if laws is None else torch.from_numpy(laws)
+
+
+def _no_probs(logits: Tensor) -> Tensor:
+    return logits.new_empty((0, logits.shape[1]), dtype=torch.float32)
+
+
+def draw_tokens_shape(logits: Tensor, draws: Tensor, with_probs: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the tensors of a draw, without their values."""
+    laws = logits.new_empty(logits.shape, dtype=torch.float32) if with_probs else _no_probs(logits)
+    return logits.new_empty((logits.shape[0], len(drawing.FACTS)), dtype=torch.float64), laws
+
+
 def row_statistics_shape(logits: Tensor, *rest: Any) -> RowStatistics:
     """Return the tensors of the statistics, without their values."""
     kinds = (torch.int64, torch.float32, torch.float32, torch.float32, torch.int32)
@@ -323,6 +371,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
         cpu.accept_unmasked,
         lambda drafts, *rest: drafts.new_empty(drafts.shape[0], dtype=torch.int32),
     ),
+    "draw_tokens": (draw_tokens_cuda, draw_tokens_cpu, draw_tokens_shape),
     "round_coins": (verify.round_coins, rust.round_coins, round_coins_shape),
     "tree_attention": (attention_cuda, cpu.tree_attention, attention_shape),
     "commit_cache": (_committing(attention.commit_cache), _committing(cpu.commit_cache), _nothing),

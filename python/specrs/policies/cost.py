@@ -17,6 +17,7 @@ import numpy as np
 from specrs import _core
 from specrs.engine.ranks import ONE_RANK
 from specrs.errors import CorruptFileError, FileAccessError
+from specrs.ops import where
 from specrs.types import Draft
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def measure_rows(
         times = []
         for _ in range(repeats):
             start = time.perf_counter()
-            target.score(states, anchors, draft)
+            where.wait_for(target.score(states, anchors, draft).logits)
             times.append(time.perf_counter() - start)
         # What is measured next depends on what was measured: ranks of one model go by rank 0's clock.
         return ranks.agree(lambda: statistics.median(times))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrs import _core
+from specrs.ops import where
 from specrs.ssd.branches import Branch
 from specrs.ssd.sampling import NO_TOKEN, DraftLaw
 from specrs.ssd.texts import NOTHING, Chain
@@ -175,7 +176,7 @@ class TreeGrowth:
         branches, row = [], 0
         for index, job in enumerate(self._jobs):
             size = len(job.trunk) + 1
-            mine = logits[row : row + size, : self._drafter.width].float().contiguous().numpy()
+            mine = where.on_host(logits[row : row + size, : self._drafter.width].float().contiguous()).numpy()
             row += size
             excluded = np.concatenate([job.trunk.astype(np.int64), [-1]])
             ids, ptr = _core.fork_ids(mine, excluded, list(job.fan_out))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from specrs.errors import InvalidInputError
+from specrs.ops import where
 from specrs.types import Draft
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def roll_out(
         scores = [
             _read(m, [s[b] for b in going], [texts[b] for b in going]) for m, s in zip(models, states, strict=True)
         ]
-        q, p = ((score.logits[:, :width].float() / temperature).softmax(-1) for score in scores)
+        # Texts are drawn by generators of the host, one for each.
+        q, p = (where.on_host((score.logits[:, :width].float() / temperature).softmax(-1)) for score in scores)
         hidden = torch.cat([torch.from_numpy(score.hidden) for score in scores], dim=1)
         weights = weights_of(hidden).tolist()
         for i, b in enumerate(going):
