@@ -8,6 +8,10 @@ import pytest
 
 from specrs import SpecrsError
 
+# One of several processes that share the cores: read by torch when a test imports it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:

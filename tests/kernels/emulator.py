@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -45,13 +46,15 @@ def build(source: Path, *flags: str, cuda: Path = CUDA) -> Path:
     for file in sorted(path for path in cuda.rglob("*") if path.is_file()):
         digest.update(file.relative_to(cuda).as_posix().encode() + file.read_bytes())
     output = CACHE / f"{source.stem}-{digest.hexdigest()[:16]}{'.so' if '-shared' in flags else ''}"
-    if not output.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        part = output.with_suffix(f".{os.getpid()}.part")
-        command = [compiler(), *FLAGS, *flags, "-x", "c++", str(source), "-o", str(part), "-pthread"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        part.rename(output)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with output.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be building the same
+        if not output.exists():
+            part = output.with_suffix(".part")
+            command = [compiler(), *FLAGS, *flags, "-x", "c++", str(source), "-o", str(part), "-pthread"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            part.rename(output)
     return output
 
 

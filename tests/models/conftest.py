@@ -1,12 +1,15 @@
-"""A tiny embedded model in two packages, served from a folder instead of an index."""
+"""A tiny embedded model in two packages, served from a folder instead of an index; a stand-in for llama.cpp."""
 
 import hashlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.models.toy_llama import ToyLlama
 from tests.models.wheels import write_wheel
 
+import specrs
 from specrs.models.catalog import CATALOG, EmbeddedModel, Part
 
 FIRST, SECOND = bytes(range(256)) * 40, b"the rest of the file"
@@ -59,3 +62,25 @@ def expect(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(CATALOG, "tiny", replace(CATALOG["tiny"], **fields))
 
     return change
+
+
+@pytest.fixture
+def library(monkeypatch):
+    toy = ToyLlama()
+    monkeypatch.setitem(sys.modules, "llama_cpp", toy)
+    return toy
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    """A file that passes for a model; the stand-in does not read it."""
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    return path
+
+
+@pytest.fixture
+def target(library, gguf):
+    made = specrs.load(gguf, backend="llama.cpp", threads=1)
+    made._cost = None
+    return made

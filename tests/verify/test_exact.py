@@ -1,5 +1,6 @@
 """Exactness by enumeration: the emitted text's law, through the code that runs, is the target's as fractions."""
 
+import random
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -123,6 +124,22 @@ def test_all_coins_jointly_on_a_lattice():
         for length, token in zip(np.diff(path_ptr).tolist(), bonus.tolist(), strict=True):
             problem.extend((*(first, second)[:length], token), weight * Fraction(1, n), 3, law)
     assert distance(law, problem.text_law(3)) == 0
+
+
+def test_distance_of_emitted_texts_is_that_of_the_laws_written_out():
+    away = 0
+    for seed, kind in product(range(20), KINDS):
+        problem = Problem.random(seed, 3, 2, 4, kind)
+        generator = random.Random(seed)
+        texts = [text for length in (1, 2, 3) for text in product(range(3), repeat=length)]
+        counts = {text: generator.randrange(4) for text in generator.sample(texts, generator.randrange(1, 12))}
+        emitted = {text: Fraction(count, sum(counts.values()) or 1) for text, count in counts.items()}
+        law: dict = {}
+        for text, weight in emitted.items():
+            problem.extend(text, weight, 3, law)
+        assert problem.distance_of(emitted) == distance(law, problem.text_law(3))
+        away += problem.distance_of(emitted) > 0
+    assert away > 30
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -20,7 +20,7 @@ from specrs.verification import (
     TopKAcceptance,
     Typical,
 )
-from specrs.verification.exactness import Problem, outcomes
+from specrs.verification.exactness import Outcomes, Problem, outcomes
 
 RULES = [
     (StaticEnsemble(0.75), "ensemble", (Fraction(3, 4),)),
@@ -67,7 +67,7 @@ def measured(verifier, target, draft, **options):
             **options,
         )
         reported.append(verdict.bias)
-        return [(tuple(verdict.path_of(b).tolist()), int(verdict.bonus[b])) for b in range(n)]
+        return Outcomes.ragged(verdict.path_ptr, verdict.path, verdict.bonus, nodes=1)
 
     vocabulary = len(target)
     target, draft = tuple(target), tuple(draft)

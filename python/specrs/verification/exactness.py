@@ -15,38 +15,27 @@ from itertools import pairwise
 import numpy as np
 
 from specrs.verification.problems import Problem, Text, distance, drafts, how_drawn, is_possible, path_to, tree_shapes
-from specrs.verification.thresholds import HIGH, Backend, Calls, Outcome, Probe, native, oracle, thresholds
+from specrs.verification.thresholds import HIGH, Backend, Calls, Outcomes, Probe, native, oracle, thresholds
 
 __all__ = [
     "Calls",
+    "Outcomes",
     "Probe",
     "Problem",
     "distance",
     "drafts",
+    "emitted_laws",
     "how_drawn",
     "is_possible",
     "native",
     "oracle",
     "outcomes",
-    "output_laws",
     "path_to",
     "thresholds",
     "tokens_per_round",
     "tree_shapes",
     "worst_distance",
 ]
-
-
-def _begins_with(path: tuple[int, ...]) -> Callable[[Outcome], bool]:
-    return lambda outcome: outcome[0][: len(path)] == path
-
-
-def _at_least(length: int) -> Callable[[Outcome], bool]:
-    return lambda outcome: len(outcome[0]) >= length
-
-
-def _draws_up_to(path: tuple[int, ...], token: int) -> Callable[[Outcome], bool]:
-    return lambda outcome: outcome[0] == path and outcome[1] <= token
 
 
 def outcomes(
@@ -77,21 +66,15 @@ def outcomes(
             yield index, text, weight * part
 
 
-def output_laws(
+def emitted_laws(
     rule: str, backend: Backend, problem: Problem, parents: Sequence[int], how: str
 ) -> list[dict[Text, Fraction]]:
-    """Return the law of the text, continued by the target: one, or one per draft if the drafts are 'given'."""
-    emitted: dict[int, dict[Text, Fraction]] = {}
+    """Return the law of what a round emits: one, or one per draft if the drafts are 'given'."""
+    laws: dict[int, dict[Text, Fraction]] = {}
     for index, text, weight in outcomes(rule, backend, problem, parents, how):
-        texts = emitted.setdefault(index if how == "given" else 0, {})
-        texts[text] = texts.get(text, Fraction(0)) + weight
-    laws = []
-    for texts in emitted.values():
-        law: dict[Text, Fraction] = {}
-        laws.append(law)
-        for text, weight in texts.items():
-            problem.extend(text, weight, problem.depth + 1, law)
-    return laws
+        law = laws.setdefault(index if how == "given" else 0, {})
+        law[text] = law.get(text, Fraction(0)) + weight
+    return list(laws.values())
 
 
 def tokens_per_round(rule: str, backend: Backend, problem: Problem, parents: Sequence[int]) -> Fraction:
@@ -125,8 +108,8 @@ def _tree_probes(rule: str, problem: Problem, parents: Sequence[int], tokens: Te
         for step in path:
             accept[coin_row(step)] = 0.0
         coins = (tuple(accept), (0.5,) * rows)
-        probes += [Probe(*coins, "accept", coin_row(c), _begins_with((*path, c))) for c in children[node]]
-        probes += [Probe(*coins, "emit", node + 1, _draws_up_to(path, token)) for token in range(vocabulary - 1)]
+        probes += [Probe(*coins, "accept", coin_row(c), (*path, c)) for c in children[node]]
+        probes += [Probe(*coins, "emit", node + 1, path, token, may_go_on=False) for token in range(vocabulary - 1)]
 
     def assemble(values: list[Fraction]) -> Iterator[tuple[Text, Fraction]]:
         stream = iter(values)
@@ -149,11 +132,13 @@ def _block_probes(rule: str, problem: Problem, parents: Sequence[int], tokens: T
     del rule
     count, vocabulary = len(parents), problem.vocabulary
     middle, fall = (0.5,) * (count + 1), (HIGH,) * (count + 1)
-    probes = [Probe(fall, middle, "accept", length - 1, _at_least(length)) for length in range(1, count + 1)]
+    probes = [Probe(fall, middle, "accept", length - 1, tuple(range(length))) for length in range(1, count + 1)]
     for length in range(count + 1):
         accept = tuple(0.0 if row == length - 1 else HIGH for row in range(count + 1))
         path = tuple(range(length))
-        probes += [Probe(accept, middle, "emit", length, _draws_up_to(path, token)) for token in range(vocabulary - 1)]
+        probes += [
+            Probe(accept, middle, "emit", length, path, token, may_go_on=False) for token in range(vocabulary - 1)
+        ]
 
     def assemble(values: list[Fraction]) -> Iterator[tuple[Text, Fraction]]:
         stands, stream, left = [Fraction(1), *values[:count]], iter(values[count:]), Fraction(1)
@@ -173,14 +158,6 @@ def _fixed_probes(rule: str, problem: Problem, parents: Sequence[int], tokens: T
     probes: list[Probe] = []
     reached: list[tuple[int, Text]] = []
 
-    def draws_up_to(path: tuple[int, ...], token: int) -> Callable[[Outcome], bool]:
-        def holds(outcome: Outcome) -> bool:
-            if outcome[0][: len(path)] != path:
-                return False
-            return (tokens[outcome[0][len(path)]] if len(outcome[0]) > len(path) else outcome[1]) <= token
-
-        return holds
-
     for node in range(-1, len(parents)):
         path = path_to(parents, node)
         emit, possible = [0.5] * rows, True
@@ -195,7 +172,7 @@ def _fixed_probes(rule: str, problem: Problem, parents: Sequence[int], tokens: T
             continue
         reached.append((node, text))
         coins = ((0.5,) * rows, tuple(emit))
-        probes += [Probe(*coins, "emit", node + 1, draws_up_to(path, token)) for token in range(vocabulary - 1)]
+        probes += [Probe(*coins, "emit", node + 1, path, token) for token in range(vocabulary - 1)]
 
     def assemble(values: list[Fraction]) -> Iterator[tuple[Text, Fraction]]:
         stream = iter(values)
@@ -216,5 +193,4 @@ def worst_distance(
 ) -> Fraction:
     """Return how far the emitted text's law is from the target's, for the worst draft if drafts are given."""
     how = how_drawn(rule) if how is None else how
-    wanted = problem.text_law(problem.depth + 1)
-    return max(distance(law, wanted) for law in output_laws(rule, backend, problem, parents, how))
+    return max(problem.distance_of(law) for law in emitted_laws(rule, backend, problem, parents, how))

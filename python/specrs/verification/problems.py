@@ -54,6 +54,23 @@ class Problem:
         for token, prob in enumerate(self.target[text]):
             self.extend((*text, token), weight * prob, length, into)
 
+    def distance_of(self, emitted: Mapping[Text, Fraction]) -> Fraction:
+        """Return how far the law of ``emitted`` texts, continued by the target, is from the target's.
+
+        Behind a text that no other one continues both laws are the target's, so the distance there is that of the two
+        weights. The result is ``distance(extended, text_law)`` in far fewer terms.
+        """
+        continued = {text[:length] for text, weight in emitted.items() if weight for length in range(len(text))}
+
+        def behind(text: Text, weight: Fraction, wanted: Fraction) -> Fraction:
+            weight += emitted.get(text, 0)
+            if text not in continued:
+                return abs(weight - wanted)
+            steps = enumerate(self.target[text])
+            return sum((behind((*text, token), weight * p, wanted * p) for token, p in steps), Fraction(0))
+
+        return behind((), Fraction(0), Fraction(1)) / 2
+
 
 def path_to(parents: Sequence[int], node: int) -> tuple[int, ...]:
     """Return the nodes from the anchor's child down to ``node``."""

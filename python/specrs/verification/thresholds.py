@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,11 @@ HALVINGS = 24
 LARGEST_DENOMINATOR = 400
 #: How far float32 may put a threshold from its fraction.
 ROUNDING = 2.5e-6
+#: Above every token.
+ANY_TOKEN = 2**32
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Calls:
     #: Shape (n, N, V).
     draft_probs: Floats
     #: Shape (n, N).
-    tokens: npt.NDArray[np.int64]
+    tokens: Integers
     parents: Sequence[int]
     #: Shape (n, R).
     accept: Floats
@@ -42,11 +46,28 @@ class Calls:
     emit: Floats
 
 
-Outcome = tuple[tuple[int, ...], int]
-Backend = Callable[[str, Calls], list[Outcome]]
+@dataclass(frozen=True)
+class Outcomes:
+    """What each of n verifications emitted."""
+
+    #: Accepted nodes, root first, then -1; shape (n, N).
+    paths: Integers
+    #: The token drawn at the end of each path; shape (n,).
+    bonus: Integers
+
+    @classmethod
+    def ragged(cls, path_ptr: npt.ArrayLike, path: npt.ArrayLike, bonus: npt.ArrayLike, nodes: int) -> Outcomes:
+        """Pad the paths of a verdict over drafts of ``nodes`` nodes."""
+        lengths = np.diff(np.asarray(path_ptr))
+        paths = np.full((len(lengths), nodes), -1)
+        paths[np.arange(nodes) < lengths[:, None]] = path
+        return cls(paths, np.asarray(bonus, np.int64))
 
 
-def native(rule: str, calls: Calls, law: str = "dense") -> list[Outcome]:
+Backend = Callable[[str, Calls], Outcomes]
+
+
+def native(rule: str, calls: Calls, law: str = "dense") -> Outcomes:
     """Run the extension; ``law`` is the form in which the draft's law is handed over: dense, sparse or one_hot."""
     count, rows, vocabulary = calls.target_probs.shape
     nodes = rows - 1
@@ -79,17 +100,13 @@ def native(rule: str, calls: Calls, law: str = "dense") -> list[Outcome]:
         calls.emit.ravel(),
         **draft,
     )
-    flat_path, ends = path.tolist(), path_ptr.tolist()
-    return [
-        (tuple(flat_path[begin:end]), token)
-        for begin, end, token in zip(ends[:-1], ends[1:], bonus.tolist(), strict=True)
-    ]
+    return Outcomes.ragged(path_ptr, path, bonus, nodes)
 
 
-def oracle(rule: str, calls: Calls, rules: Mapping[str, Any] = RULES) -> list[Outcome]:
+def oracle(rule: str, calls: Calls, rules: Mapping[str, Any] = RULES) -> Outcomes:
     """Run the reference implementation, or another one given in ``rules``."""
     function = rules[rule]
-    return [
+    emitted = [
         function(*arguments[:3], calls.parents, *arguments[3:])
         for arguments in zip(
             calls.target_probs.tolist(),
@@ -100,17 +117,26 @@ def oracle(rule: str, calls: Calls, rules: Mapping[str, Any] = RULES) -> list[Ou
             strict=True,
         )
     ]
+    path_ptr = np.cumsum([0, *(len(path) for path, _ in emitted)])
+    joined = [node for path, _ in emitted for node in path]
+    return Outcomes.ragged(path_ptr, joined, [token for _, token in emitted], len(calls.parents))
 
 
-@dataclass(frozen=True)
-class Probe:
-    """One threshold to locate: the largest coin below which ``holds`` is true of the outcome."""
+class Probe(NamedTuple):
+    """One threshold to locate: the largest coin below which the outcome is in a set.
+
+    The set: paths that begin with ``path``, with the next token, drafted or drawn, at most ``limit``; only ``path``
+    itself unless it ``may_go_on``.
+    """
 
     accept: tuple[float, ...]
     emit: tuple[float, ...]
+    #: The coin to move: 'accept' or 'emit', and its row.
     varies: str
     row: int
-    holds: Callable[[Outcome], bool]
+    path: tuple[int, ...]
+    limit: int = ANY_TOKEN
+    may_go_on: bool = True
 
 
 def thresholds(rule: str, backend: Backend, calls: Calls, probes: Sequence[tuple[int, Probe]]) -> list[Fraction]:
@@ -127,13 +153,25 @@ def thresholds(rule: str, backend: Backend, calls: Calls, probes: Sequence[tuple
         draft_probs=calls.draft_probs[which],
         tokens=calls.tokens[which],
     )
+    nodes = len(calls.parents)
+    lengths = np.array([len(probe.path) for _, probe in probes])
+    fixed = np.arange(nodes) < lengths[:, None]
+    path = np.full((len(probes), nodes), -1)
+    path[fixed] = [step for _, probe in probes for step in probe.path]
+    limit = np.array([probe.limit for _, probe in probes])
+    may_go_on = np.array([probe.may_go_on for _, probe in probes])
 
     def holds(coins: Floats) -> npt.NDArray[np.bool_]:
         accepts, emits = accept.copy(), emit.copy()
         accepts[at[on_accept], rows[on_accept]] = coins[on_accept]
         emits[at[~on_accept], rows[~on_accept]] = coins[~on_accept]
         outcomes = backend(rule, replace(base, accept=accepts, emit=emits))
-        return np.array([probe.holds(outcome) for (_, probe), outcome in zip(probes, outcomes, strict=True)])
+        begins = ((outcomes.paths == path) | ~fixed).all(1)
+        goes_on = (outcomes.paths >= 0).sum(1) > lengths
+        behind = outcomes.bonus.copy()
+        behind[goes_on] = base.tokens[goes_on, outcomes.paths[goes_on, lengths[goes_on]]]
+        true: npt.NDArray[np.bool_] = begins & (behind <= limit) & (may_go_on | ~goes_on)
+        return true
 
     low, high = np.zeros(len(probes)), np.ones(len(probes))
     never, always = ~holds(low), holds(np.full(len(probes), HIGH))
@@ -145,6 +183,7 @@ def thresholds(rule: str, backend: Backend, calls: Calls, probes: Sequence[tuple
     return [recognised(value) for value in found.tolist()]
 
 
+@lru_cache(maxsize=4096)
 def recognised(value: float) -> Fraction:
     """Return the fraction that ``value`` is a rounding of; ``value`` itself if there is none."""
     near = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
