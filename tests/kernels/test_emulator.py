@@ -71,6 +71,13 @@ def sanitizer_build(sanitizer, *flags):
     return build(CUDA / "emulator" / "replay.cpp", *options)
 
 
+def verify_by_every_rule(rows, tree, laws, law, accept, emit, relaxed):
+    verify_walk(rows, tree, laws, emit)
+    for verify in (verify_chain, verify_block, verify_siblings):
+        verify(rows, tree, laws, law, accept, emit)
+    verify_relaxed(rows, tree, laws, law, accept, emit, relaxed)
+
+
 @pytest.fixture(scope="module")
 def record(request):
     """The launches of one small case of each kind."""
@@ -83,11 +90,7 @@ def record(request):
     query, keys, values, prefix, row_ptr = case(torch.bfloat16, 64, 2, 1, [66], [[-1, 0]], 72)
     bits, _ = visibility([[-1, 0]], 1)
     with recorded_launches(launches):
-        verify_walk(rows, tree, laws, emit)
-        verify_chain(rows, tree, laws, law, accept, emit)
-        verify_block(rows, tree, laws, law, accept, emit)
-        verify_siblings(rows, tree, laws, law, accept, emit)
-        verify_relaxed(rows, tree, laws, law, accept, emit, RelaxedRule("top_k", (3.0,)))
+        verify_by_every_rule(rows, tree, laws, law, accept, emit, RelaxedRule("top_k", (3.0,)))
         top_k_rows(rows[:1], 3)
         tree_attention(query, keys, values, prefix, row_ptr, bits)
     seen, unique = set(), []
@@ -116,11 +119,7 @@ def test_row_pointers_do_not_lead_out_of_the_arrays(stand_in, tmp_path):
     query, cached, values, prefix, _ = case(torch.bfloat16, 64, 2, 1, [6, 5], [[-1, 0], [-1]], 9)
     bits, _ = visibility([[-1, 0], [-1]], 1)
     with recorded_launches(launches):
-        verify_walk(rows, tree, laws, emit)
-        verify_chain(rows, tree, laws, law, accept, emit)
-        verify_block(rows, tree, laws, law, accept, emit)
-        verify_siblings(rows, tree, laws, law, accept, emit)
-        verify_relaxed(rows, tree, laws, law, accept, emit, RelaxedRule("lenience", (0.5,)))
+        verify_by_every_rule(rows, tree, laws, law, accept, emit, RelaxedRule("lenience", (0.5,)))
         round_coins(*keys, tree.row_ptr, tree.parents, True)
         select_lengths(torch.full((3,), 0.9), tree.row_ptr, torch.ones(3))
         tree_attention(query, cached, values, prefix, tree.row_ptr, bits)

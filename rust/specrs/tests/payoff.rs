@@ -75,6 +75,25 @@ fn the_model_drafter_wins_while_the_cache_has_little() {
 }
 
 #[test]
+fn a_gain_of_the_model_drafter_within_the_error_of_its_estimate_is_none() {
+    let (token_cost, model_acceptance) = (0.02, 0.7);
+    let chosen = |gain: f64| {
+        // One drafted token makes a round 1 + acceptance tokens for a draft, a step and one more row.
+        let model_cost = (1.0 + model_acceptance) / gain - (1.0 + token_cost);
+        let options = PayoffOptions { token_cost, model_cost, model_acceptance, longest_model: 1, explore: 0.0 };
+        let mut router = PayoffRouter::new(options).expect("valid");
+        router.start(1, 0).expect("a new id");
+        route(&mut router, &[], &[], BESIDE_A_MODEL)
+    };
+    for gain in [0.95, 1.005, 1.02, 1.045] {
+        assert_eq!(chosen(gain), Choice::Plain, "{gain}");
+    }
+    for gain in [1.055, 1.1, 1.5] {
+        assert_eq!(chosen(gain), Choice::Model { nodes: 1 }, "{gain}");
+    }
+}
+
+#[test]
 fn a_long_text_that_the_model_drafter_has_not_read_is_read_if_much_is_left_to_write() {
     let mut router = router(0.2);
     let unread = Round { backlog: Some(4000), ..ALONE };
