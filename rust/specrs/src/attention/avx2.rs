@@ -107,7 +107,8 @@ unsafe fn columns<const R: usize, const V: usize>(
 ) {
     // SAFETY: the caller vouches for the elements.
     unsafe {
-        let mut held = sums.map(|sums| std::array::from_fn::<_, V, _>(|v| _mm256_loadu_ps(sums.add(first + v * GROUP))));
+        let mut held =
+            sums.map(|sums| std::array::from_fn::<_, V, _>(|v| _mm256_loadu_ps(sums.add(first + v * GROUP))));
         let mut value = values.data.add(first);
         for slot in 0..values.count {
             let weights = weights.map(|weights| _mm256_broadcast_ss(&*weights.add(slot)));

@@ -155,9 +155,11 @@ pub fn attention_by(
     if rows == 0 {
         return Ok(());
     }
-    for (name, found, least) in
-        [("query", query.data.len(), queries), ("keys", memory.keys.len(), stored), ("values", memory.values.len(), stored)]
-    {
+    for (name, found, least) in [
+        ("query", query.data.len(), queries),
+        ("keys", memory.keys.len(), stored),
+        ("values", memory.values.len(), stored),
+    ] {
         if found < least.unwrap_or(usize::MAX) {
             return Err(Error::invalid(format!("{name} has {found} elements, {shape:?} reaches {least:?}")));
         }

@@ -38,8 +38,7 @@ impl Text {
             seen[row * rows + row] = true;
         }
         let elements = key_heads * ROOM * size;
-        let (query, keys, values) =
-            (numbers(rows * query_heads * size, 1), numbers(elements, 2), numbers(elements, 3));
+        let (query, keys, values) = (numbers(rows * query_heads * size, 1), numbers(elements, 2), numbers(elements, 3));
         Self { committed, positions, seen: Some(seen), window: None, shape, query, keys, values }
     }
 
@@ -63,8 +62,9 @@ impl Text {
     fn alone(&self, row: usize) -> Self {
         let Shape { rows, query_heads, key_heads, size } = self.shape;
         let sees = |other: usize| self.seen.as_ref().map_or(other <= row, |seen| seen[row * rows + other]);
-        let slots: Vec<usize> =
-            (0..self.committed).chain((0..rows).filter(|&other| sees(other)).map(|other| self.committed + other)).collect();
+        let slots: Vec<usize> = (0..self.committed)
+            .chain((0..rows).filter(|&other| sees(other)).map(|other| self.committed + other))
+            .collect();
         let mut single = self.clone();
         for head in 0..key_heads {
             for (to, from) in slots.iter().enumerate() {
@@ -114,7 +114,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Trees by parent, -1 for a root: one row, a chain, siblings, and two pending tokens with a bushy tree behind them.
-const TREES: [&[i32]; 4] = [&[-1], &[-1, 0, 1, 2, 3, 4, 5, 6, 7, 8], &[-1, 0, 0, 1, 2], &[-1, 0, 1, 1, 2, 2, 3, 4, 7, 5, 1]];
+const TREES: [&[i32]; 4] =
+    [&[-1], &[-1, 0, 1, 2, 3, 4, 5, 6, 7, 8], &[-1, 0, 0, 1, 2], &[-1, 0, 1, 1, 2, 2, 3, 4, 7, 5, 1]];
 const HEADS: [(usize, usize, usize); 3] = [(1, 1, 8), (6, 2, 72), (4, 4, 64)];
 
 fn texts() -> impl Iterator<Item = Text> {

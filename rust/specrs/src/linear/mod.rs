@@ -35,9 +35,9 @@ mod element;
 pub(crate) mod kernel;
 mod portable;
 
+pub use crate::workers::{OpenMpParallel, Workers};
 pub use element::{Bf16, Element};
 pub use kernel::Path;
-pub use crate::workers::{OpenMpParallel, Workers};
 
 use crate::{Error, Result};
 
