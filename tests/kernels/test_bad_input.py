@@ -100,6 +100,7 @@ def test_zero_rows(stand_in):
         "lookup_cache": [torch.zeros((2, 3), dtype=torch.int64), torch.zeros((0, 3), dtype=torch.int64)],
         "select_lengths": [nothing, row_ptr, torch.ones(3)],
         "accept_unmasked": [torch.zeros((0, 2, 4), dtype=torch.int64)] * 2 + [counts, 9],
+        "draw_tokens": [rows, torch.zeros(0, dtype=torch.uint8), True],
         "round_coins": [offsets, offsets, offsets, row_ptr, counts],
         "tree_attention": [
             torch.zeros((0, 2, 64)),

@@ -130,6 +130,13 @@ FAULTS = {
         test_rows.test_ties_at_the_cut,
         "row_law",
     ),
+    "a law handed over without its cut": (
+        "kernels/row_probs.cu",
+        "law_prob(law, id, to_float(row[id]))",
+        "exp2_nonpositive((to_float(row[id]) - law.max) * law.rate) * law.inverse",
+        lambda stand_in: test_rows.test_probabilities_are_the_weights_of_the_draws(stand_in, torch.float32, 8200),
+        "row_probs",
+    ),
     "a node moved to its neighbour's slot": (
         "kernels/cache_commit.cu",
         "const int source = path[j + i];",
@@ -190,6 +197,7 @@ GROUPS = {
     "residual": [
         "stale residual: the draft's share is not taken out",
         "siblings against a stale draft law",
+        "a law handed over without its cut",
         "reads keys before their copy has landed",
     ],
     "boundary": [

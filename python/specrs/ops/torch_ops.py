@@ -13,7 +13,7 @@ import torch
 
 from specrs.errors import InvalidInputError
 from specrs.ops import attention, cpu, drawing, outcome, rows, rust, verify
-from specrs.ops.draft import DraftLaw, DraftTree, Verdict, check_device, check_draft, check_tensor, verdict_to_fill
+from specrs.ops.draft import DraftLaw, DraftTree, Verdict, check_draft, check_tensor, verdict_to_fill
 from specrs.ops.drawing import Draws
 from specrs.ops.relaxed import RelaxedRule, RelaxedVerdict, verify_relaxed
 from specrs.ops.round import FACTS, TYPES, Round, buffer_bytes, on_host
@@ -182,14 +182,18 @@ _ROUND_TYPES = [torch.int64] * 5 + [torch.float64] + [torch.int32] * 2 + [torch.
 _ROUND_TYPES += [torch.float32] * 3
 
 
+def _check_buffer(name: str, buffer: Tensor, logits: Tensor, size: int) -> None:
+    check_tensor(name, buffer, torch.uint8, (size,))
+    if not buffer.is_contiguous():
+        raise InvalidInputError(f"{name} must be contiguous, got strides {buffer.stride()}")
+    if buffer.device != logits.device:
+        raise InvalidInputError(f"{name} and logits must be on one device, got {buffer.device} and {logits.device}")
+
+
 def _unpacked(logits: Tensor, buffer: Tensor, requests: int, rule: str, types: list[Any], *, budgeted: bool) -> Round:
     """Return the parts of a round's buffer once its size fits the logits; arrays if `types` are NumPy's."""
     nodes, how = logits.shape[0] - requests, {"budgeted": budgeted, "weighted": rule == "ensemble"}
-    check_tensor("round", buffer, torch.uint8, (buffer_bytes(requests, nodes, **how),))
-    if not buffer.is_contiguous():
-        raise InvalidInputError(f"round must be contiguous, got strides {buffer.stride()}")
-    if buffer.device != logits.device:
-        raise InvalidInputError(f"round and logits must be on one device, got {buffer.device} and {logits.device}")
+    _check_buffer("round", buffer, logits, buffer_bytes(requests, nodes, **how))
     given: Any = buffer.numpy() if types is TYPES else buffer
     return Round.unpacked(given, requests, nodes, **how, types=types)
 
@@ -245,8 +249,7 @@ def verify_round_cpu(
 def _draws(logits: Tensor, buffer: Tensor, types: list[Any]) -> Draws:
     """Return the parts of a step's buffer once its size fits the logits; arrays if `types` are NumPy's."""
     logits_suffix(logits)
-    check_tensor("draws", buffer, torch.uint8, (logits.shape[0] * drawing.ROW_BYTES,))
-    check_device(logits, draws=buffer)
+    _check_buffer("draws", buffer, logits, logits.shape[0] * drawing.ROW_BYTES)
     given: Any = buffer.numpy() if types is drawing.TYPES else buffer
     return Draws.unpacked(given, logits.shape[0], types)
 
