@@ -65,7 +65,7 @@ def test_b01_target_memory_holds_what_was_kept():
     )
     assert made.ids == [5, 6, 9]
     # The last token is the anchor: its row is not in the memory, everything before it is, nothing else.
-    state = session._state
+    _, state = session._kept[target]
     assert state.length == 4
     assert state.tokens[:4].tolist() == [3, 4, 5, 6]
 

@@ -10,10 +10,10 @@ from tests.engine.conftest import tiny_target
 
 import specrs
 from specrs.models import attention
+from specrs.models.attention import Segment
 from specrs.models.hf import TransformersTarget
 from specrs.models.sequence_cache import SequenceCache
 from specrs.ops import torch_ops, where
-from specrs.ssd.packed_growth import BranchSegment
 from specrs.types import Draft
 
 KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
@@ -209,8 +209,7 @@ def test_rows_of_guesses_go_through_torch(called, monkeypatch):
         state = target.new_state(16)
         target.prefill(state, np.array([7, 3, 9, 11, 5, 20, 21], np.uint32))
         seen = np.array([[True, False, True, False], [True, True, False, True]])
-        places = {"base": 5, "seen": seen, "slot_positions": np.array([5, 6, 6, 7])}
-        segment = BranchSegment(0, 2, state, np.array([6, 7]), None, **places)
+        segment = Segment(0, 2, state, np.array([6, 7]), seen, earlier=np.array([5, 6]))
         return target.forward_segments([segment], np.array([30, 31]))
 
     made = scores()
