@@ -3,8 +3,7 @@
 Protocol. For every shape, text length and number of rows the two run alternately on equal tensors, on keys and values
 that take turns so that none stays in a cache; torch's is ``scaled_dot_product_attention`` on grouped queries with the
 mask of a chain. The median of the pairs is the result. The floor is the larger of two times: reading keys and values
-once at the rate at which torch sums a large array, and the products at the rate of torch's largest float32 matrix
-product, both measured in the same run.
+once, and multiplying, at the rates that ``linear.py`` beside it measures, in the same run.
 
 ``python benches/attention.py [--json FILE]``
 """
@@ -14,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from linear import multiply_rate, read_rate, seconds
 from torch.nn.functional import scaled_dot_product_attention
 
 from specrs import _core
@@ -30,19 +29,6 @@ LENGTHS = [256, 1024, 4096]
 ROWS = [1, 4, 16, 64]
 #: More than a second-level cache holds of what was read a turn ago.
 TURN_BYTES = 32 << 20
-
-
-def seconds(work) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def rates() -> dict[str, float]:
-    """Bytes per second of reading a large array, floating-point operations per second of a large float32 product."""
-    array, square = torch.ones(64 << 20), torch.randn(1024, 1024)
-    read = array.numel() * 4 / min(seconds(array.sum) for _ in range(7))
-    return {"read": read, "multiply": 2 * 1024**3 / min(seconds(lambda: square @ square) for _ in range(7))}
 
 
 def measure(shape, length, rows, repeats, found):
@@ -87,7 +73,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     if _core.BUILD_PROFILE != "release":
         raise SystemExit(f"a {_core.BUILD_PROFILE} build of specrs measures nothing; build with --release")
-    found = rates()
+    found = {"read": read_rate(), "multiply": multiply_rate()}
     record = {"torch": torch.__version__, "threads": torch.get_num_threads(), "rates": found, "results": []}
     speeds = f"{found['read'] / 1e9:.1f} GB/s, {found['multiply'] / 1e9:.0f} GFlop/s"
     print(f"{record['threads']} threads, {speeds}; times in us")

@@ -1,7 +1,7 @@
 """Attention of a text's new rows on the CPU: a row's bits do not depend on the rows that are computed beside it.
 
-The other half of :mod:`specrs.ops.linear`: with both, a forward over a draft gives each of its rows the very logits
-that plain decoding computes there, rounding included.
+The other half of :mod:`specrs.ops.linear`: with both, a forward of at most ``MAX_ROWS`` rows gives each of them the
+very logits that plain decoding computes there, rounding included.
 """
 
 from __future__ import annotations
