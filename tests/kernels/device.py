@@ -1,11 +1,15 @@
-"""A stand-in for a device's memory: host tensors that say they lie on a CUDA device and note what leaves it."""
+"""Stand-ins for a device: host tensors that say they lie on one and note what leaves it, and the ops as kernels."""
 
 import contextlib
+from types import SimpleNamespace
 from typing import ClassVar
 
 import torch
 
-from specrs.ops import where
+from specrs.ops import torch_ops, where
+
+#: Every op's CUDA side by name.
+KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
 
 #: Methods of a tensor that bring its values to the host.
 FETCHES = ("cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__")
@@ -40,6 +44,19 @@ def on_the_host(value):
 def on_the_device(made):
     """What an op made, as tensors of the device."""
     return tuple(map(on_the_device, made)) if isinstance(made, tuple) else made.as_subclass(DeviceTensor)
+
+
+def recorded_ops(monkeypatch, op_of):
+    """Let ``op_of(name)`` be what is called for an op; the names that are asked for."""
+    names = []
+
+    class Recorded:
+        def __getattr__(self, name):
+            names.append(name)
+            return op_of(name)
+
+    monkeypatch.setattr(torch_ops, "NAMESPACE", Recorded())
+    return names
 
 
 @contextlib.contextmanager

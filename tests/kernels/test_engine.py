@@ -2,13 +2,12 @@
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tests.engine.conftest import VOCABULARY, tiny_target
-from tests.kernels.device import DeviceTensor, device_logits, on_the_device, on_the_host
+from tests.kernels.device import KERNELS, DeviceTensor, device_logits, on_the_device, on_the_host, recorded_ops
 from tests.kernels.emulator import guarded_launches, poisoned
 
 import specrs
@@ -21,7 +20,6 @@ from specrs.sampling import SamplingParams, StopRules
 from specrs.verification import Cascade, Fuzzy, Lenience, StaticEnsemble, TopKAcceptance, Typical
 
 PROMPTS = [[7, 3, 9, 11, 7, 3, 9, 12, 7, 3, 9], [5], list(range(20, 38))]
-KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
 
 
 @pytest.fixture(params=["kernels", "dispatcher"])
@@ -29,16 +27,13 @@ def called(request, stand_in, monkeypatch):
     """Let the engine verify by ops: the kernels, or what the dispatcher has for a host; the names that it calls."""
     stand_in.open()
     stand_in.configure("shuffle", "shuffle", 5)
-    names = []
 
-    class Recorded:
-        def __getattr__(self, name):
-            names.append(name)
-            if request.param == "kernels":
-                return lambda *given: on_the_device(getattr(KERNELS, name)(*given))
-            return lambda *given: on_the_device(getattr(torch.ops.specrs, name)(*map(on_the_host, given)))
+    def op_of(name):
+        if request.param == "kernels":
+            return lambda *given: on_the_device(getattr(KERNELS, name)(*given))
+        return lambda *given: on_the_device(getattr(torch.ops.specrs, name)(*map(on_the_host, given)))
 
-    monkeypatch.setattr(torch_ops, "NAMESPACE", Recorded())
+    names = recorded_ops(monkeypatch, op_of)
     with poisoned(), guarded_launches():
         yield names
 

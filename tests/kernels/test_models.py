@@ -1,22 +1,19 @@
 """A transformers model's memory and attention by ops: the rows and texts of torch's own operations."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 import transformers
 from tests.engine.conftest import tiny_target
+from tests.kernels.device import KERNELS, recorded_ops
 
 import specrs
 from specrs.models import attention
 from specrs.models.attention import Segment
 from specrs.models.hf import TransformersTarget
 from specrs.models.sequence_cache import SequenceCache
-from specrs.ops import torch_ops, where
+from specrs.ops import where
 from specrs.types import Draft
-
-KERNELS = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
 
 
 @pytest.fixture
@@ -24,14 +21,7 @@ def called(stand_in, monkeypatch):
     """Take every tensor for one on a device, and run its ops as kernels; the names of those that were called."""
     stand_in.open()
     stand_in.configure("shuffle", "shuffle", 5)
-    names = []
-
-    class Recorded:
-        def __getattr__(self, name):
-            names.append(name)
-            return getattr(KERNELS, name)
-
-    monkeypatch.setattr(torch_ops, "NAMESPACE", Recorded())
+    names = recorded_ops(monkeypatch, lambda name: getattr(KERNELS, name))
     monkeypatch.setattr(where, "moment", lambda rows: None)
     monkeypatch.setattr(where, "on_a_device", lambda rows: isinstance(rows, torch.Tensor))
     return names

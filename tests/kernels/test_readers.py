@@ -1,14 +1,13 @@
 """Who reads logits that lie on a device, besides the round: each gets what it got from a host's."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tests.engine.conftest import tiny_target
 from tests.hf.tiny import batch, tiny
-from tests.kernels.device import DeviceTensor, device_logits
+from tests.kernels.device import KERNELS, DeviceTensor, device_logits
 
 import specrs
 import specrs.hf
@@ -117,8 +116,7 @@ def test_a_policy_is_told_the_same_of_the_law(monkeypatch):
     given = Draws(zeros + 0.4, zeros + 0.8, zeros, zeros + 0.9, zeros)
     given = Draws(*(array.astype(kind) for array, kind in zip(given, TYPES, strict=True)))
     host, laws = draw([0, 1, 2], rows, given, with_laws=True)
-    kernels = SimpleNamespace(**{name: kernel for name, (kernel, _, _) in torch_ops.OPS.items()})
-    monkeypatch.setattr(torch_ops, "NAMESPACE", kernels)
+    monkeypatch.setattr(torch_ops, "NAMESPACE", KERNELS)
     device, on_device = draw([0, 1, 2], rows.as_subclass(DeviceTensor), given, with_laws=True)
     assert device.tokens == host.tokens
     assert device.tokens[1] == NO_TOKEN
