@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 __version__: str
 BUILD_PROFILE: str
-LINEAR_MAX_ROWS: int
+
+#: The attention kernel takes heads of a multiple of so many elements.
+ATTENTION_HEAD_MULTIPLE: int
 
 #: Size of the embedded CUDA kernels, or None in a build without nvcc.
 GPU_FATBIN_BYTES: int | None
@@ -461,7 +463,7 @@ def unsafe_linear_ptr(
     out : int
         Address of (rows, outputs), written whole.
     rows, inputs, outputs : int
-        The sizes; ``rows`` is at most ``LINEAR_MAX_ROWS``.
+        The sizes.
     element_size : {2, 4}
         2 for bfloat16, 4 for float32.
     openmp : int

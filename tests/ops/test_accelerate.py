@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from specrs.errors import InvalidInputError  # noqa: E402
-from specrs.ops.linear import MAX_ROWS, accelerate, linear, worthwhile  # noqa: E402
+from specrs.ops.linear import accelerate, linear, worthwhile  # noqa: E402
 
 
 class Small(torch.nn.Module):
@@ -46,25 +46,20 @@ def test_replaces_and_restores(model):
 
 @torch.inference_mode()
 def test_rows_do_not_depend_on_each_other(model):
-    tokens = torch.randint(0, 300, (1, MAX_ROWS))
+    tokens = torch.randint(0, 300, (1, 150))
     with accelerate(model, when="always"):
         together = model(tokens)
-        for index in range(MAX_ROWS):
+        for index in range(tokens.shape[1]):
             assert torch.equal(model(tokens[:, index : index + 1])[0, 0], together[0, index])
 
 
 def test_leaves_the_rest_to_torch(model):
     model = model.float()
-    many = torch.randint(0, 300, (1, MAX_ROWS + 1))
-    few = many[:, :5]
-    with torch.inference_mode():
-        expected = model(many)
+    few = torch.randint(0, 300, (1, 5))
     trained = model(few)
     accelerate(model, when="always")
-    with torch.inference_mode():
-        assert torch.equal(model(many), expected)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert model(few).dtype == torch.bfloat16
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(few).dtype == torch.bfloat16
     found = model(few)
     assert torch.equal(found, trained)
     found.sum().backward()

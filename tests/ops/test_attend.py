@@ -1,5 +1,7 @@
 """The row-invariant attention kernel: right, a row's bits its own, and with the linear kernel so are whole models'."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -72,7 +74,7 @@ def joined(trees):
 
 def accelerated(kind, dtype, monkeypatch):
     monkeypatch.setattr(linear, "worthwhile", lambda dtype: True)
-    target = TransformersTarget(tiny_model(kind).to(dtype))
+    target = TransformersTarget(copy.deepcopy(tiny_model(kind)).to(dtype))
     target.accelerate()
     return target
 
@@ -82,47 +84,55 @@ def accelerated(kind, dtype, monkeypatch):
 def test_a_draft_is_scored_with_the_bits_of_plain_decoding(kind, dtype, monkeypatch):
     """Trees, chains, pending tokens and neighbours: each row's logits are those of reading its path token by token."""
     target = accelerated(kind, dtype, monkeypatch)
-    try:
-        generator = np.random.default_rng(3)
-        prompts = [generator.integers(0, VOCABULARY, length).astype(np.uint32) for length in (20, 7)]
-        tokens = generator.integers(0, VOCABULARY, 8).astype(np.uint32)
+    generator = np.random.default_rng(3)
+    prompts = [generator.integers(0, VOCABULARY, length).astype(np.uint32) for length in (20, 7)]
+    tokens = generator.integers(0, VOCABULARY, 8).astype(np.uint32)
 
-        def plain(ids):
-            state = target.new_state(64)
-            for at in range(len(ids)):
-                logits = target.score([state], [ids[at : at + 1]], Draft.empty(1)).logits
-                state.commit(np.empty(0, np.int32), 1)
-            return logits[0]
+    def plain(ids):
+        state = target.new_state(64)
+        for at in range(len(ids)):
+            logits = target.score([state], [ids[at : at + 1]], Draft.empty(1)).logits
+            state.commit(np.empty(0, np.int32), 1)
+        return logits[0]
 
-        states = [target.new_state(64) for _ in prompts]
-        target.prefill(states[0], prompts[0][:17])
-        target.prefill(states[1], prompts[1][:6])
-        draft = joined([(tokens, PARENTS), (tokens[:3], np.array([-1, 0, 1], np.int32))])
-        scores = target.score(states, [prompts[0][17:], prompts[1][6:]], draft)
-        for b, prompt in enumerate(prompts):
-            nodes = draft.nodes_of(b)
-            paths = [[]]
-            for token, parent in zip(draft.tokens[nodes], draft.parents[nodes], strict=True):
-                paths.append([*paths[parent + 1], token])
-            for offset, path in enumerate(paths):
-                found = scores.logits[scores.row_ptr[b] + offset]
-                assert torch.equal(found, plain(np.array([*prompt, *path], np.uint32)))
-    finally:
-        tiny_model(kind).float()
+    states = [target.new_state(64) for _ in prompts]
+    target.prefill(states[0], prompts[0][:17])
+    target.prefill(states[1], prompts[1][:6])
+    draft = joined([(tokens, PARENTS), (tokens[:3], np.array([-1, 0, 1], np.int32))])
+    scores = target.score(states, [prompts[0][17:], prompts[1][6:]], draft)
+    for b, prompt in enumerate(prompts):
+        nodes = draft.nodes_of(b)
+        paths = [[]]
+        for token, parent in zip(draft.tokens[nodes], draft.parents[nodes], strict=True):
+            paths.append([*paths[parent + 1], token])
+        for offset, path in enumerate(paths):
+            found = scores.logits[scores.row_ptr[b] + offset]
+            assert torch.equal(found, plain(np.array([*prompt, *path], np.uint32)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_prompts_bits_do_not_depend_on_its_cut(dtype, monkeypatch):
+    target = accelerated("llama", dtype, monkeypatch)
+    ids = np.random.default_rng(4).integers(0, VOCABULARY, 400).astype(np.uint32)
+    found = []
+    for cut in (None, 1, 37, 64, 130, 399):
+        state = target.new_state(400)
+        for start in range(0, 399, cut) if cut else ():
+            target.prefill(state, ids[start : min(start + cut, 399)])
+        found.append(target.score([state], [ids[state.length :]], Draft.empty(1)).logits)
+    for other in found[1:]:
+        assert torch.equal(other, found[0])
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_bfloat16_texts_equal_plain_decoding(shape, monkeypatch):
     target = accelerated("llama", torch.bfloat16, monkeypatch)
-    try:
-        options = {"max_new_tokens": 60, "eos_token_id": None}
-        prompts = [[7, 3, 9, 11, 7, 3, 9], [5, 6, 5, 6, 5]]
-        expected = specrs.generate(target, prompts, drafter="none", **options)
-        made = specrs.generate(target, prompts, drafter="cache", draft_shape=shape, draft_tokens=6, **options)
-        assert [one.ids for one in made] == [one.ids for one in expected]
-        assert sum(one.report.accepted for one in made) > 0
-    finally:
-        tiny_model("llama").float()
+    options = {"max_new_tokens": 60, "eos_token_id": None}
+    prompts = [[7, 3, 9, 11, 7, 3, 9], [5, 6, 5, 6, 5]]
+    expected = specrs.generate(target, prompts, drafter="none", **options)
+    made = specrs.generate(target, prompts, drafter="cache", draft_shape=shape, draft_tokens=6, **options)
+    assert [one.ids for one in made] == [one.ids for one in expected]
+    assert sum(one.report.accepted for one in made) > 0
 
 
 def test_what_does_not_fit_is_refused():

@@ -78,12 +78,12 @@ def test_order_is_the_documented_one(inputs):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inputs", "outputs"), [(1536, 300), (4500, 97), (23, 1001)])
 def test_a_row_has_the_same_bits_in_any_company(dtype, inputs, outputs):
-    x, weight, bias = tensors(64, inputs, outputs, dtype)
+    x, weight, bias = tensors(200, inputs, outputs, dtype)
     torch.set_num_threads(1)
     alone = torch.cat([ops.linear(row[None], weight, bias) for row in x])
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        for rows in range(1, 65):
+        for rows in [*range(1, 66), 128, 129, 200]:
             assert torch.equal(ops.linear(x[-rows:], weight, bias), alone[-rows:]), (threads, rows)
 
 
@@ -131,15 +131,14 @@ def test_views_and_leading_dimensions(dtype):
 
 
 def test_what_does_not_fit_is_torchs():
-    x, weight, bias = tensors(65, 64, 33, torch.float32)
-    assert torch.equal(ops.linear(x, weight, bias), functional.linear(x, weight, bias))
+    x, weight, _ = tensors(4, 64, 33, torch.float32)
     for dtype in (torch.float64, torch.float16):
-        left, right = x[:4].to(dtype), weight.to(dtype)
+        left, right = x.to(dtype), weight.to(dtype)
         assert torch.equal(ops.linear(left, right), functional.linear(left, right))
     strided = weight.T.contiguous().T
-    assert torch.equal(ops.linear(x[:4], strided), functional.linear(x[:4], strided))
+    assert torch.equal(ops.linear(x, strided), functional.linear(x, strided))
     with pytest.raises(RuntimeError):
-        ops.linear(x[:4].bfloat16(), weight)
+        ops.linear(x.bfloat16(), weight)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -158,7 +157,7 @@ def test_operator_has_a_fake():
 
 @pytest.mark.parametrize(
     "change",
-    [{"x": 0}, {"weight": 1}, {"out": 0}, {"rows": 65}, {"inputs": 2**63}, {"element_size": 8}, {"bias": 3}],
+    [{"x": 0}, {"weight": 1}, {"out": 0}, {"rows": 2**62}, {"inputs": 2**63}, {"element_size": 8}, {"bias": 3}],
     ids=str,
 )
 def test_addresses_and_sizes_are_checked(change):

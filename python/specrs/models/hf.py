@@ -99,14 +99,12 @@ class TransformersTarget:
 
         The model object itself is left alone: its modules are swapped for the time of a forward.
         """
-        from specrs.ops.linear import MAX_ROWS, accelerate
+        from specrs.ops.linear import accelerate
 
         acceleration = accelerate(self.model)
         self._fast_forwards = [(m.__dict__, m.__dict__["forward"]) for m in acceleration.replaced.values()]
         acceleration.restore()
         if self._fast_forwards:
-            # What the kernels take at once: they are the faster ones, and a prompt's bits do not depend on its cut.
-            self.prefill_chunk = MAX_ROWS
             # On such processors torch's attention is five times slower in half precision than in float32. Keys and
             # values are exact in float32, and rounding once at the end also keeps rows nearer to each other.
             self._cache_dtype = torch.float32

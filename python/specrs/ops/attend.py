@@ -1,7 +1,7 @@
 """Attention of a text's new rows on the CPU: a row's bits do not depend on the rows that are computed beside it.
 
-The other half of :mod:`specrs.ops.linear`: with both, a forward of at most ``MAX_ROWS`` rows gives each of them the
-very logits that plain decoding computes there, rounding included.
+The other half of :mod:`specrs.ops.linear`: with both, a forward gives each of its rows the very logits that plain
+decoding computes there, rounding included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["HEAD_MULTIPLE", "attend"]
 
 #: The kernel takes heads of a multiple of so many elements.
-HEAD_MULTIPLE = 8
+HEAD_MULTIPLE: int = _core.ATTENTION_HEAD_MULTIPLE
 
 
 def attend(

@@ -22,10 +22,7 @@ from torch.nn import functional
 from specrs import _core
 from specrs.errors import InvalidInputError
 
-__all__ = ["MAX_ROWS", "Acceleration", "accelerate", "linear", "worthwhile"]
-
-#: The most rows the kernel takes; larger products are torch's.
-MAX_ROWS: int = _core.LINEAR_MAX_ROWS
+__all__ = ["Acceleration", "accelerate", "linear", "worthwhile"]
 
 _ELEMENT_SIZE: Mapping[torch.dtype, int] = MappingProxyType({torch.bfloat16: 2, torch.float32: 4})
 
@@ -85,7 +82,6 @@ def _fits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> b
         and weight.is_contiguous()
         and x.dim() >= 1
         and x.shape[-1] == weight.shape[1]
-        and x.numel() <= MAX_ROWS * weight.shape[1]
         and (weight.shape[1] > 0)
         and (
             bias is None
@@ -118,7 +114,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """Compute ``x @ weight.T + bias``, each row in an order of its own that no other row changes.
 
     The operator ``torch.ops.specrs.linear``; for inference, it has no gradient. What the kernel does not take (another
-    dtype or device, more than ``MAX_ROWS`` rows, a weight that is not dense) goes to ``torch.nn.functional.linear``.
+    dtype or device, a weight that is not dense) goes to ``torch.nn.functional.linear``.
 
     Parameters
     ----------
@@ -147,7 +143,6 @@ def _patched(module: torch.nn.Linear, original: Callable[[torch.Tensor], torch.T
     dtype = module.weight.dtype
     element_size = _ELEMENT_SIZE[dtype]
     size = outputs * inputs
-    most = MAX_ROWS * inputs
     parameters = module._parameters
     openmp = openmp_address()
     kernel = _core.unsafe_linear_ptr
@@ -165,8 +160,7 @@ def _patched(module: torch.nn.Linear, original: Callable[[torch.Tensor], torch.T
         count = input.numel()
         # Parameters can be changed under us (a resized vocabulary, another dtype), so each call looks again.
         if not (
-            count <= most
-            and input.dtype is dtype
+            input.dtype is dtype
             and shape[-1] == inputs
             and input.is_cpu
             and weight is not None
@@ -247,11 +241,9 @@ class Acceleration:
 
 
 def accelerate(model: torch.nn.Module, when: Literal["auto", "always"] = "auto") -> Acceleration:
-    """Let the model's linear layers use the kernel for up to ``MAX_ROWS`` rows, in place and reversibly.
+    """Let the model's linear layers use the kernel, in place and reversibly.
 
-    Concerns ``torch.nn.Linear`` on the CPU in bfloat16 or float32, outside of gradients and autocast. Calls with more
-    rows (a long prompt) go to torch as before, with torch's rounding; so prompts that are to give the same bits in any
-    cut have to be fed in pieces of at most ``MAX_ROWS`` tokens.
+    Concerns ``torch.nn.Linear`` on the CPU in bfloat16 or float32, outside of gradients and autocast.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
-use specrs::attention::{Memory, Query, Shape, Visible, attention};
+use specrs::attention::{GROUP, Memory, Query, Shape, Visible, attention};
 
 use crate::enter::{enter, invalid};
 use crate::memory::{checked_len, view, view_mut, workers};
@@ -66,5 +66,6 @@ fn attention_ptr(
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("ATTENTION_HEAD_MULTIPLE", GROUP)?;
     m.add_function(wrap_pyfunction!(attention_ptr, m)?)
 }

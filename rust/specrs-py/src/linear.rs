@@ -1,7 +1,7 @@
 //! Small-batch linear layers (`specrs::linear`) on tensors by address.
 
 use pyo3::prelude::*;
-use specrs::linear::{Bf16, Element, MAX_ROWS, Shape, Workers, linear};
+use specrs::linear::{Bf16, Element, Shape, Workers, linear};
 
 use crate::enter::{enter, invalid};
 use crate::memory::{checked_len, view, view_mut, workers};
@@ -67,6 +67,5 @@ fn linear_ptr(
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add("LINEAR_MAX_ROWS", MAX_ROWS)?;
     m.add_function(wrap_pyfunction!(linear_ptr, m)?)
 }

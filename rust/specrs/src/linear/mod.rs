@@ -1,8 +1,8 @@
 //! Small-batch linear layers on the CPU: `out[m, n] = x[m, :] · weight[n, :] + bias[n]`, each row's bits its own.
 //!
 //! Speculative decoding pays because scoring a few rows costs about as much as scoring one: the weights are read once.
-//! This module keeps that promise for up to [`MAX_ROWS`] rows where a general matrix product does not, and it reads the
-//! weights where they lie, in row-major order, without a repacked copy.
+//! This module keeps that promise for a few dozen rows where a general matrix product does not, and it reads the weights
+//! where they lie, in row-major order, without a repacked copy. More rows are taken in slices.
 //!
 //! # The order of accumulation
 //!
@@ -41,13 +41,13 @@ pub use kernel::Path;
 
 use crate::{Error, Result};
 
-/// The most rows one call takes. Beyond it a general matrix product is as good.
-pub const MAX_ROWS: usize = 64;
+/// Rows that share one reading of the weights: beyond these, arithmetic takes longer than memory.
+const SLICE_ROWS: usize = 64;
 
 /// The sizes of one product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Rows of `x` and of the output, at most [`MAX_ROWS`].
+    /// Rows of `x` and of the output.
     pub rows: usize,
     /// Columns of `x` and of the weight.
     pub inputs: usize,
@@ -63,7 +63,7 @@ pub struct Shape {
 ///
 /// # Errors
 ///
-/// [`crate::ErrorKind::InvalidInput`] when a slice does not have its shape's length or there are too many rows.
+/// [`crate::ErrorKind::InvalidInput`] when a slice does not have its shape's length.
 pub fn linear<E: Element>(
     x: &[E],
     weight: &[E],
@@ -90,9 +90,6 @@ pub fn linear_by<E: Element>(
     workers: Workers,
 ) -> Result<()> {
     let Shape { rows, inputs, outputs } = shape;
-    if rows > MAX_ROWS {
-        return Err(Error::invalid(format!("linear takes at most {MAX_ROWS} rows, got {rows}")));
-    }
     if !path.is_available() {
         return Err(Error::invalid(format!("this processor cannot run the path {path:?}")));
     }
@@ -110,7 +107,11 @@ pub fn linear_by<E: Element>(
     if rows == 0 || outputs == 0 {
         return Ok(());
     }
-    driver::run(E::kernel(path), x, weight, bias, out, shape, workers);
+    for start in (0..rows).step_by(SLICE_ROWS) {
+        let end = rows.min(start + SLICE_ROWS);
+        let (x, out) = (&x[start * inputs..end * inputs], &mut out[start * outputs..end * outputs]);
+        driver::run(E::kernel(path), x, weight, bias, out, Shape { rows: end - start, ..shape }, workers);
+    }
     Ok(())
 }
 
@@ -141,7 +142,7 @@ mod tests {
     fn paths_and_rows_agree<E: Element>() {
         for (inputs, outputs) in [(1, 1), (15, 5), (16, 9), (100, 61), (1200, 13), (0, 3)] {
             let alone = bits(&product::<E>(Path::Portable, Shape { rows: 1, inputs, outputs }, Workers::Serial));
-            for rows in [1, 2, 3, 4, 5, 6, 7, 11, 17] {
+            for rows in [1, 2, 3, 4, 5, 6, 7, 11, 17, SLICE_ROWS, SLICE_ROWS + 1, 2 * SLICE_ROWS + 7] {
                 let shape = Shape { rows, inputs, outputs };
                 let portable = bits(&product::<E>(Path::Portable, shape, Workers::Serial));
                 assert_eq!(portable[..outputs], alone, "{shape:?}");
@@ -192,6 +193,6 @@ mod tests {
         assert!(call(&[0.0; 2], &[0.0; 5], &mut [0.0; 3], shape).is_err_and(|text| text.starts_with("weight has 5")));
         assert!(call(&[0.0; 2], &[0.0; 6], &mut [0.0; 4], shape).is_err_and(|text| text.starts_with("out has 4")));
         let wide = Shape { rows: usize::MAX, ..shape };
-        assert!(call(&[], &[0.0; 6], &mut [], wide).is_err_and(|text| text.contains("at most 64 rows")));
+        assert!(call(&[], &[0.0; 6], &mut [], wide).is_err_and(|text| text.starts_with("x has 0")));
     }
 }
