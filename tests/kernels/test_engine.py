@@ -9,6 +9,7 @@ import torch
 from tests.engine.conftest import VOCABULARY, tiny_target
 from tests.kernels.device import KERNELS, DeviceTensor, device_logits, on_the_device, on_the_host, recorded_ops
 from tests.kernels.emulator import guarded_launches, poisoned
+from tests.ssd.toys import local
 
 import specrs
 from specrs.drafters.model import ModelDrafter
@@ -112,6 +113,27 @@ def test_one_of_the_models_alone_is_on_a_device(called, monkeypatch, on_device):
     with device_logits(monkeypatch, there.model):
         same_texts(specrs.generate(tiny_target("llama"), PROMPTS, **options), expected)
     assert set(called) == {"verify_round" if on_device == "target" else "draw_tokens"}
+
+
+@pytest.mark.parametrize(("temperature", "saguaro"), [(0.0, 1.0), (0.9, 1.0), (0.9, 0.4)])
+def test_drafting_ahead_on_a_device(called, monkeypatch, temperature, saguaro):
+    """Guesses and drafts are drawn where the logits lie: greedy ones come as ids, drawn ones with their laws."""
+    options = {"max_new_tokens": 12, "eos_token_id": None, "temperature": temperature, "top_p": 0.95, "seed": 11}
+    draft = tiny_target("llama", seed=7)
+
+    def run():
+        drafter = local(draft, VOCABULARY, fan_out=12, lookahead=3, fallback="slow", saguaro=saguaro)
+        return specrs.generate(tiny_target("llama"), PROMPTS, drafter=drafter, **options), drafter.statistics
+
+    expected, statistics = run()
+    assert statistics.by_origin["hit"] > 0
+    assert called == []
+    with device_logits(monkeypatch, tiny_target("llama").model, draft.model) as fetched:
+        made, there = run()
+    same_texts(made, expected)
+    assert there.by_origin == statistics.by_origin
+    assert set(called) == {"verify_round", "draw_tokens", "fork_tokens"}
+    assert any(VOCABULARY in shape for shape in fetched) == (temperature > 0)
 
 
 @pytest.mark.parametrize("how", ["none", "cache", "tree", "model"])

@@ -133,15 +133,45 @@ def draw(
         Whether to return the laws, float32 (R, V), exactly as drawn from: an array, or a tensor on the logits' device.
     """
     if where.on_a_device(logits):
-        from specrs.ops import torch_ops
-
         rows = logits.detach().contiguous()
-        facts, laws = torch_ops.NAMESPACE.draw_tokens(rows, where.as_tensor(given.packed(), rows.device), with_laws)
-        told = DeviceFacts(requests, [], rows, facts.cpu().numpy(), list(range(len(requests))))
-        return told, laws if with_laws else None
+        facts, laws = _draw_there(rows, given, with_laws)
+        return DeviceFacts(requests, [], rows, facts, list(range(len(requests)))), laws
     values, dtype = as_rows(logits)
     tokens, laws = drawing.on_host(values, dtype, given, with_probs=with_laws)
     return LogitFacts(requests, [], [int(token) for token in tokens], values, dtype), laws
+
+
+def drawn(
+    logits: Any, given: Draws, *, with_laws: bool
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]:
+    """Draw a token of each row where it lies, for a drafter whose drafts leave the device.
+
+    Parameters
+    ----------
+    logits : array or tensor, shape (R, V)
+    given : Draws
+    with_laws : bool
+        Whether to return the laws.
+
+    Returns
+    -------
+    tokens : array of uint32, shape (R,)
+        ``NO_TOKEN`` where there is none.
+    laws : array of float32, shape (R, V), or None
+    """
+    if not where.on_a_device(logits):
+        return drawing.on_host(*as_rows(logits), given, with_probs=with_laws)
+    facts, laws = _draw_there(logits.detach().contiguous(), given, with_laws)
+    tokens = facts[:, drawing.FACTS.index("token")]
+    return np.where(tokens < 0, NO_TOKEN, tokens).astype(np.uint32), laws.cpu().numpy() if with_laws else None
+
+
+def _draw_there(rows: Any, given: Draws, with_laws: bool) -> tuple[npt.NDArray[np.float64], Any]:
+    """Draw by the op; return the facts, which came to the host, and the laws, which stay."""
+    from specrs.ops import torch_ops
+
+    facts, laws = torch_ops.NAMESPACE.draw_tokens(rows, where.as_tensor(given.packed(), rows.device), with_laws)
+    return facts.cpu().numpy(), laws if with_laws else None
 
 
 def picked(laws: Sequence[Any], picks: Sequence[tuple[int, int]]) -> Any:

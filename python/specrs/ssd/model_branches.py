@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrs import _core
+from specrs.drafters.drawing import NO_TOKEN
 from specrs.ops import where
 from specrs.ssd.branches import Branch
-from specrs.ssd.sampling import NO_TOKEN, DraftLaw
+from specrs.ssd.sampling import DraftLaw
 from specrs.ssd.texts import NOTHING, Chain
 from specrs.types import ANCHOR, Draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from specrs.models.base import TargetModel
     from specrs.ssd.branches import Growth, Job
@@ -121,6 +124,30 @@ def as_chain(tokens: Sequence[int], laws: Sequence[Any]) -> Chain:
     return Chain(np.array(tokens, np.uint32), np.stack(laws) if drawn else None)
 
 
+def likely_tokens(logits: Any, excluded: npt.NDArray[np.int64], counts: Sequence[int]) -> list[list[int]]:
+    """Return the most likely tokens of each row, best first; of a device's rows the ids alone come to the host.
+
+    Parameters
+    ----------
+    logits : tensor, shape (R, V)
+    excluded : array of int64, shape (R,)
+        The draft token that a rejection at the row rules out, or -1.
+    counts : sequence of R int
+        Most tokens of each row.
+    """
+    if not where.on_a_device(logits):
+        ids, ptr = _core.fork_ids(logits.float().contiguous().numpy(), excluded, list(counts))
+        return [ids[first:end].tolist() for first, end in itertools.pairwise(ptr)]
+    from specrs.ops import torch_ops
+
+    ends = np.cumsum([0, *counts])
+    given = where.as_tensor(np.stack([excluded, counts, ends[:-1]]), logits.device)
+    rows = logits.detach().contiguous()
+    found, _ = torch_ops.NAMESPACE.fork_tokens(rows, given[0], given[1].int(), given[2], int(ends[-1]))
+    places = found.cpu().tolist()
+    return [[token for token in places[first:end] if token >= 0] for first, end in itertools.pairwise(ends)]
+
+
 class TreeGrowth:
     """Guesses drafted through the plain model interface: each step scores the tree of trunk and guesses anew.
 
@@ -172,18 +199,15 @@ class TreeGrowth:
         """Nothing but committed text was kept in memory."""
 
     def _fork(self) -> list[Branch]:
-        logits = self._glue()
-        branches, row = [], 0
-        for index, job in enumerate(self._jobs):
-            size = len(job.trunk) + 1
-            mine = where.on_host(logits[row : row + size, : self._drafter.width].float().contiguous()).numpy()
-            row += size
-            excluded = np.concatenate([job.trunk.astype(np.int64), [-1]])
-            ids, ptr = _core.fork_ids(mine, excluded, list(job.fan_out))
-            for accepted in range(size):
-                guesses = ids[ptr[accepted] : ptr[accepted + 1]].tolist()
-                branches += [Branch(index, accepted, bonus, rank) for rank, bonus in enumerate(guesses, 1)]
-        return branches
+        logits = self._glue()[:, : self._drafter.width]
+        excluded = np.concatenate([part for job in self._jobs for part in (job.trunk.astype(np.int64), [-1])])
+        outcomes = [(index, accepted) for index, job in enumerate(self._jobs) for accepted in range(len(job.trunk) + 1)]
+        guesses = likely_tokens(logits, excluded, [count for job in self._jobs for count in job.fan_out])
+        return [
+            Branch(index, accepted, bonus, rank)
+            for (index, accepted), row in zip(outcomes, guesses, strict=True)
+            for rank, bonus in enumerate(row, 1)
+        ]
 
     def _glue(self) -> Any:
         """Score the drafts in flight as chains, a row per anchor and draft; the memory keeps up to the anchor."""

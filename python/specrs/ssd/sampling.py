@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrs import _core
-from specrs.verification.logits import as_rows
+from specrs.drafters.drawing import NO_TOKEN, drawn
+from specrs.ops.drawing import Draws
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specrs.ssd.texts import Text
     from specrs.types import FloatArray, TokenArray
-
-#: What ``draw`` returns for a row without a usable number.
-NO_TOKEN = 2**32 - 1
 
 
 class DraftLaw:
@@ -55,7 +53,6 @@ class DraftLaw:
             ``NO_TOKEN`` where the row holds no usable number.
         laws : list of R arrays of float32, shape (V,), or None at temperature 0
         """
-        values, dtype = as_rows(logits)
         temperature = np.array([text.temperature for text in texts], np.float32)
         coins = np.array(
             [
@@ -63,17 +60,14 @@ class DraftLaw:
                 for text, position, hot in zip(texts, positions, temperature > 0, strict=True)
             ]
         )
-        drawing = bool((temperature > 0).any())
-        tokens, laws = _core.draw(
-            values,
-            dtype,
+        given = Draws(
+            coins,
             temperature,
             np.array([text.top_k for text in texts], np.int32),
             np.array([text.top_p for text in texts], np.float32),
             np.array([text.min_p for text in texts], np.float32),
-            coins,
-            drawing,
         )
+        tokens, laws = drawn(logits, given, with_laws=bool((temperature > 0).any()))
         if laws is None:
             return tokens, [None] * len(texts)
         weighed = np.flatnonzero((temperature > 0) & (tokens != NO_TOKEN) & (self.weight < 1))
