@@ -122,6 +122,7 @@ def main():
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
     parser.add_argument("--draft-model", default="qwen2.5-coder-0.5b")
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--limit", type=int, default=2, help="at most so many prompts of each set")
     parser.add_argument("--sets", nargs="*", default=list(PROMPTS), choices=list(PROMPTS))
     parser.add_argument("--methods", nargs="*", default=["plain", "prompt lookup", "assisted", OURS], choices=METHODS)
     parser.add_argument("--output", type=Path)
@@ -143,7 +144,7 @@ def main():
     for method in options.methods:
         run(target, draft_model, warm, method, 6)
     rows = []
-    prompts = chosen_prompts(target, {name: PROMPTS[name] for name in options.sets})
+    prompts = chosen_prompts(target, {name: min(PROMPTS[name], options.limit) for name in options.sets})
     for turn, (prompt, ids) in enumerate(prompts):
         runs = {}
         for method in options.methods if turn % 2 == 0 else reversed(options.methods):

@@ -25,6 +25,8 @@ DRAFTERS = {
     "hybrid": "each round the cache's chain or tree, the model's draft (draft_model=), or none, by what pays most",
     "ssd": "drafts while the target verifies, in a process of its own: a model (draft_model=), or text already seen",
 }
+#: Whether a drafter needs a ``draft_model`` or can do without; the others take none.
+DRAFT_MODEL = {"model": "needed", "hybrid": "optional", "ssd": "optional"}
 #: Shapes that the cache drafter draws its drafts in.
 SHAPES = ("chain", "tree")
 #: Longest draft that the adaptive policy considers, by drafter.
@@ -78,7 +80,7 @@ def make_drafter(
         raise InvalidInputError(f"draft_shape must be one of {', '.join(map(repr, SHAPES))}, got {shape!r}")
     if shape != "chain" and name != "cache":
         raise InvalidInputError(f"draft_shape={shape!r} is for drafter='cache', got drafter={name!r}")
-    if draft_model is not None and name not in ("model", "hybrid", "ssd"):
+    if draft_model is not None and name not in DRAFT_MODEL:
         raise InvalidInputError(f"draft_model is for drafter='model', 'hybrid' or 'ssd', got drafter={name!r}")
     if payoff is not None and name != "hybrid":
         raise InvalidInputError(f"payoff is for drafter='hybrid', got drafter={name!r}")

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "profile": "measure what drafting and scoring cost here",
     "cache": "build and look after stores of finished text for cache drafting",
     "train": "learn once what every run uses",
+    "info": "show what works with a model, before its weights are loaded",
     "models": "list the embedded models and fetch them",
     "selftest": "enumerate every exact verification rule on this machine",
     "doctor": "show versions, processor, backends and cached models",
