@@ -3,7 +3,8 @@
 python benches/identity.py --model smollm2-135m --new-tokens 32 --json benches/record/identity.json
 
 The draft model is the target's own first layers (``--draft-layers``): often wrong, so that rejections are many.
-Prints one line per cell of the grid, with the number of texts that differ and of texts compared.
+Prints one line per cell of the grid, with the number of texts that differ and of texts compared. The whole grid takes
+an hour on two cores; ``--resume`` goes on with the cells that the JSON file lacks, and with its texts of transformers.
 """
 
 from __future__ import annotations
@@ -54,6 +55,19 @@ def reference(model: torch.nn.Module, ids: list[int], new_tokens: int, eos: list
     return out[0, len(ids) :].tolist()
 
 
+def earlier(path: Path | None, settings: dict[str, object]) -> tuple[list[list[int]] | None, list[dict[str, object]]]:
+    """Return the texts of transformers and the cells of a run that was broken off; None and none where it had others.
+
+    Cells are of the code that ran them: resume a run of the same commit.
+    """
+    if path is None or not path.exists():
+        return None, []
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if record.get("settings") != settings:
+        sys.exit(f"{path} is of {record.get('settings')}, asked for {settings}")
+    return record["expected"], record["grid"]
+
+
 def main() -> None:
     """Run the grid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -64,6 +78,7 @@ def main() -> None:
     parser.add_argument("--drafters", default="none,cache,cache-tree,model", help="of these, separated by commas")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true", help="keep the cells that --json FILE has already")
     arguments = parser.parse_args()
     target = specrs.load(arguments.model, dtype="float32", threads=arguments.threads)
     draft = first_layers(target.model, arguments.draft_layers)
@@ -71,17 +86,20 @@ def main() -> None:
     prompts = read_prompts(HERE / "prompts", sets, arguments.limit)
     ids = [encode_prompts(target, prompt.messages)[0].tolist() for prompt in prompts]
     eos = list(target.eos_token_ids)
-    started = time.perf_counter()
-    expected = [reference(target.model, one, arguments.new_tokens, eos) for one in ids]
-    print(f"transformers: {len(ids)} texts, {time.perf_counter() - started:.0f} s", flush=True)
+    settings = {key: getattr(arguments, key) for key in ("model", "draft_layers", "new_tokens", "limit")}
+    expected, rows = earlier(arguments.json, settings) if arguments.resume else (None, [])
+    if expected is None:
+        started = time.perf_counter()
+        expected = [reference(target.model, one, arguments.new_tokens, eos) for one in ids]
+        print(f"transformers: {len(ids)} texts, {time.perf_counter() - started:.0f} s", flush=True)
 
     # Every text keeps its memory from cell to cell, so that its prompt is read once.
     sessions = [specrs.Session(target) for _ in ids]
     drafters = arguments.drafters.split(",")
     cells = [("none", None, batch) for batch in (1, 4) if "none" in drafters]
     cells += list(itertools.product([name for name in drafters if name != "none"], (1, 4, 8, 16), (1, 4)))
-    rows = []
-    for drafter, k, batch in cells:
+    done = {(row["drafter"], row["draft_tokens"], row["batch"]) for row in rows}
+    for drafter, k, batch in (cell for cell in cells if cell not in done):
         options = {"drafter": drafter.removesuffix("-tree"), "draft_tokens": k}
         if drafter == "model":
             options["draft_model"] = draft
@@ -115,7 +133,7 @@ def main() -> None:
         )
         if arguments.json:
             record = {"command": "python benches/identity.py " + " ".join(sys.argv[1:])}
-            record |= {"environment": environment(target), "grid": rows}
+            record |= {"environment": environment(target), "settings": settings, "grid": rows, "expected": expected}
             arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"{sum(len(row['different']) for row in rows)} differences in {sum(row['texts'] for row in rows)} texts")
 
