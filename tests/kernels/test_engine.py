@@ -106,7 +106,7 @@ def test_greedy_and_drawn_requests_draft_together_on_a_device(called, monkeypatc
 
 
 @pytest.mark.parametrize("on_device", ["target", "draft model"])
-def test_one_of_the_models_alone_is_on_a_device(called, monkeypatch, on_device):
+def test_b41_one_of_the_models_alone_is_on_a_device(called, monkeypatch, on_device):
     options = options_of("model", 0.9)
     expected = specrs.generate(tiny_target("llama"), PROMPTS, **options)
     there = tiny_target("llama") if on_device == "target" else options["draft_model"]
