@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--limit", type=int, help="at most so many prompts of each set")
     parser.add_argument("--drafters", default="none,cache,cache-tree,model", help="of these, separated by commas")
+    parser.add_argument("--lengths", default="1,4,8,16", help="of drafts, separated by commas")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="keep the cells that --json FILE has already")
@@ -97,7 +98,8 @@ def main() -> None:
     sessions = [specrs.Session(target) for _ in ids]
     drafters = arguments.drafters.split(",")
     cells = [("none", None, batch) for batch in (1, 4) if "none" in drafters]
-    cells += list(itertools.product([name for name in drafters if name != "none"], (1, 4, 8, 16), (1, 4)))
+    lengths = [int(length) for length in arguments.lengths.split(",")]
+    cells += list(itertools.product([name for name in drafters if name != "none"], lengths, (1, 4)))
     done = {(row["drafter"], row["draft_tokens"], row["batch"]) for row in rows}
     for drafter, k, batch in (cell for cell in cells if cell not in done):
         options = {"drafter": drafter.removesuffix("-tree"), "draft_tokens": k}
