@@ -56,9 +56,9 @@ def reference(model: torch.nn.Module, ids: list[int], new_tokens: int, eos: list
 
 
 def earlier(path: Path | None, settings: dict[str, object]) -> tuple[list[list[int]] | None, list[dict[str, object]]]:
-    """Return the texts of transformers and the cells of a run that was broken off; None and none where it had others.
+    """Return the texts of transformers and the cells of a run that was broken off; None and no cells without a file.
 
-    Cells are of the code that ran them: resume a run of the same commit.
+    Cells are of the code that ran them: resume a run of the same commit. A run with other settings is refused.
     """
     if path is None or not path.exists():
         return None, []

@@ -29,6 +29,8 @@ DRAFTERS = {
 DRAFT_MODEL = {"model": "needed", "hybrid": "optional", "ssd": "optional"}
 #: Shapes that the cache drafter draws its drafts in.
 SHAPES = ("chain", "tree")
+#: Shapes of a drafter's drafts, where they are not chains alone.
+SHAPES_OF = {"none": (), "cache": SHAPES, "hybrid": SHAPES}
 #: Longest draft that the adaptive policy considers, by drafter.
 LONGEST = {"none": 0, "cache": 40, "model": 8, "ssd": 4}
 #: Drafters that load ``draft_model`` themselves, in a process of their own.

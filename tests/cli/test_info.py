@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from tests.engine.conftest import configuration, tiny_model
 
 import specrs
@@ -18,7 +19,8 @@ def facts_of(folder, capsys, *options):
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral-window", "gemma3-mixed", "gpt2"])
-def test_facts_are_those_of_the_loaded_model(kind, tmp_path, capsys):
+def test_facts_are_those_of_the_loaded_model(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     model = tiny_model(kind)
     model.save_pretrained(tmp_path)
     facts = facts_of(tmp_path, capsys)
@@ -29,6 +31,10 @@ def test_facts_are_those_of_the_loaded_model(kind, tmp_path, capsys):
     assert facts["eos_token_ids"] == list(target.eos_token_ids)
     assert facts["accelerated"] == target.accelerated
     assert facts["row_invariant"] == (target.accelerated and kind != "gpt2")
+    with monkeypatch.context() as uneven:
+        uneven.setattr(torch, "get_num_threads", lambda: 5)
+        assert not facts_of(tmp_path, capsys)["row_invariant"]
+        assert facts_of(tmp_path, capsys, "--dtype", "bfloat16")["row_invariant"] == facts["row_invariant"]
     assert (facts["window"] is not None) == (kind in ("mistral-window", "gemma3-mixed"))
     sizes = []
     for capacity in (64, 128):

@@ -8,7 +8,8 @@ from typing import Any
 
 from specrs.cli.arguments import Parser, one_of
 from specrs.cli.table import render
-from specrs.models.describe import DTYPES, describe
+from specrs.models.describe import describe
+from specrs.models.loading import DTYPES
 from specrs.verification.named import RULES
 
 

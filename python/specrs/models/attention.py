@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from specrs.errors import InternalError, UnsupportedModelError
 from specrs.ops import where
-from specrs.ops.attend import HEAD_MULTIPLE, attend
+from specrs.ops.attend import attend, takes
 from specrs.ops.attention import TENSOR_CORE_DIMS
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def packed_tree_attention(
         raise UnsupportedModelError(f"{type(module).__name__} uses attention sinks, which specrs does not support yet")
     if attention_mask is not None or dropout:
         raise InternalError("a packed forward makes its own masks and has no dropout")
-    if forward.row_invariant and query.is_cpu and softcap is None and query.shape[-1] % HEAD_MULTIPLE == 0:
+    if forward.row_invariant and query.is_cpu and takes(query.shape[-1], softcap):
         return _attend_invariantly(forward, query, key, value, scaling, sliding_window), None
     query_heads, key_heads = query.shape[1], key.shape[1]
     groups = query_heads // key_heads

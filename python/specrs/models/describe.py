@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from specrs.errors import InvalidInputError, ModelNotFoundError, UnsupportedModelError, VocabularyMismatchError
-from specrs.methods import DRAFT_MODEL, DRAFTERS, SHAPES
+from specrs.methods import DRAFT_MODEL, DRAFTERS, SHAPES_OF
 from specrs.models import cache
 from specrs.models.catalog import CATALOG
-from specrs.models.loading import require_hf
-
-#: What a model can be run in.
-DTYPES = ("float32", "bfloat16", "float16")
-
-#: Shapes of a drafter's drafts, where they are not chains alone.
-_SHAPES_OF = {"none": (), "cache": SHAPES, "hybrid": SHAPES}
+from specrs.models.loading import check_dtype, require_folder, require_hf
 
 
 def describe(name: str, *, dtype: str | None = None) -> dict[str, Any]:
@@ -48,8 +41,7 @@ def describe(name: str, *, dtype: str | None = None) -> dict[str, Any]:
 
     from specrs.models.hf import TransformersTarget
 
-    if dtype is not None and dtype not in DTYPES:
-        raise InvalidInputError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, got {dtype!r}")
+    check_dtype(dtype)
     path = _folder(name)
     try:
         config = AutoConfig.from_pretrained(path)
@@ -62,10 +54,10 @@ def describe(name: str, *, dtype: str | None = None) -> dict[str, Any]:
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=chosen)
+        _take_generation_config(model, path)
         target = TransformersTarget(model, name=name)
     except (ValueError, UnsupportedModelError) as error:
         return facts | {"supported": False, "reason": str(error)}
-    _take_generation_config(model, path)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     heads = int(text.num_attention_heads)
     key_heads = int(getattr(text, "num_key_value_heads", None) or heads)
@@ -85,7 +77,7 @@ def describe(name: str, *, dtype: str | None = None) -> dict[str, Any]:
         "head_size": size,
         "vocab_size": target.vocab_size,
         "max_context": target.max_context,
-        "eos_token_ids": list(TransformersTarget(model).eos_token_ids),
+        "eos_token_ids": list(target.eos_token_ids),
         "memory_bytes_per_token": 2 * len(kinds) * key_heads * size * item,
         "accelerated": accelerated,
         "row_invariant": invariant,
@@ -94,7 +86,7 @@ def describe(name: str, *, dtype: str | None = None) -> dict[str, Any]:
             drafter: {
                 "what": what,
                 "draft_model": DRAFT_MODEL.get(drafter, "none"),
-                "shapes": list(_SHAPES_OF.get(drafter, SHAPES[:1])),
+                "shapes": list(SHAPES_OF.get(drafter, ("chain",))),
             }
             for drafter, what in DRAFTERS.items()
         },
@@ -108,8 +100,7 @@ def _folder(name: str) -> str:
         if not cache.is_ready(CATALOG[name]):
             raise ModelNotFoundError(f"{name} is not on this machine yet; `specrs models fetch {name}` gets it")
         return str(cache.dense_folder(CATALOG[name]))
-    if Path(name).is_absolute() and not Path(name).is_dir():
-        raise ModelNotFoundError(f"no model folder at {name!r}")
+    require_folder(name)
     return name
 
 
@@ -124,17 +115,20 @@ def _take_generation_config(model: Any, path: str) -> None:
 
 
 def _kernels(model: Any, config: Any, dtype: Any, head_size: int) -> tuple[bool, bool]:
-    """Return whether our kernels run in its forward on this CPU, and whether they leave nothing to torch's products."""
+    """Return whether our kernels run in its forward on this CPU, and whether they make it row-invariant."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
-    from specrs.ops.attend import HEAD_MULTIPLE
+    from specrs.ops.attend import takes
     from specrs.ops.linear import worthwhile
 
     accelerated = worthwhile(dtype) and any(isinstance(module, torch.nn.Linear) for module in model.modules())
     own_products = not any(isinstance(module, Conv1D) for module in model.modules())
-    own_attention = getattr(config, "attn_logit_softcapping", None) is None and head_size % HEAD_MULTIPLE == 0
-    return accelerated, accelerated and own_products and own_attention
+    own_attention = takes(head_size, getattr(config, "attn_logit_softcapping", None))
+    # torch's float32 activations finish a thread's share by another routine.
+    share = 16 * torch.get_num_threads()
+    even = dtype != torch.float32 or getattr(config, "intermediate_size", share) % share == 0
+    return accelerated, accelerated and own_products and own_attention and even
 
 
 def _draft_models(path: str, weight_bytes: int) -> list[str]:

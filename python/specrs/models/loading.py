@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: What can run a model.
 BACKENDS = ("transformers", "llama.cpp")
+#: What a transformers model can be loaded in.
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def require_hf() -> None:
@@ -102,12 +104,23 @@ def load(
         target = kept_target(model, accelerate=accelerate, tokenizer=tokenizer)
         model.eval()
         return target
-    if dtype is not None and dtype not in ("float32", "bfloat16", "float16"):
-        raise InvalidInputError(f"dtype must be 'float32', 'bfloat16' or 'float16', got {dtype!r}")
+    check_dtype(dtype)
     loaded, own_tokenizer = _from_disk(str(model), dtype, options, progress)
     if device is not None:
         loaded = loaded.to(device)
     return _ready(TransformersTarget(loaded.eval(), tokenizer or own_tokenizer, name=str(model)), accelerate)
+
+
+def check_dtype(dtype: str | None) -> None:
+    """Refuse what no model is loaded in."""
+    if dtype is not None and dtype not in DTYPES:
+        raise InvalidInputError(f"dtype must be 'float32', 'bfloat16' or 'float16', got {dtype!r}")
+
+
+def require_folder(name: str) -> None:
+    """Refuse an absolute path where nothing is; any other name may be a hub's."""
+    if Path(name).is_absolute() and not Path(name).is_dir():
+        raise ModelNotFoundError(f"no model folder at {name!r}")
 
 
 def _ready(target: TransformersTarget, accelerate: bool) -> TransformersTarget:
@@ -129,8 +142,7 @@ def _from_disk(name: str, dtype: str | None, options: dict[str, Any], progress: 
         made: tuple[Any, Any] = load_gguf(Path(name), dtype=dtype or "bfloat16")
         return made
     path = str(ensure(name, progress=progress)) if name in CATALOG else name
-    if Path(name).is_absolute() and not Path(name).is_dir():
-        raise ModelNotFoundError(f"no model folder at {name!r}")
+    require_folder(name)
     options = {"dtype": "auto" if dtype is None else getattr(torch, dtype), **options}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)

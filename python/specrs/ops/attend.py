@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["HEAD_MULTIPLE", "attend"]
+__all__ = ["HEAD_MULTIPLE", "attend", "takes"]
 
 #: The kernel takes heads of a multiple of so many elements.
 HEAD_MULTIPLE: int = _core.ATTENTION_HEAD_MULTIPLE
+
+
+def takes(size: int, softcap: float | None) -> bool:
+    """Tell whether the kernel takes layers with heads of ``size`` elements and this cap of their scores."""
+    return softcap is None and size % HEAD_MULTIPLE == 0
 
 
 def attend(
