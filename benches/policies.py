@@ -3,10 +3,11 @@
 A trace holds, for every position of a text that the target wrote greedily, the drafter's whole draft there: its
 confidences and how many of its tokens the target wrote next. What a policy cuts is then known exactly, whatever it
 chooses, so policies are compared on the same texts without running a model. Seconds are those of the cost table that
-was measured on the recording machine; the decisions are the library's own code.
+was measured on the recording machine; the decisions are the library's own code. A cache's drafts end by themselves
+where counts get thin, which is a length policy already; ``--uncut`` records them running on.
 
     python benches/policies.py [--json FILE]                     # replay benches/traces/*.json
-    python benches/policies.py record OUT --model NAME [--draft-model NAME] [--limit N] [--tokens T]
+    python benches/policies.py record OUT --model NAME [--draft-model NAME] [--limit N] [--tokens T] [--uncut]
 """
 
 from __future__ import annotations
@@ -319,7 +320,7 @@ def record(arguments) -> None:
             continue
         made = specrs.generate(target, ids, max_new_tokens=arguments.tokens, drafter="cache")
         if drafting is None:
-            drafts = _cache_drafts(CacheDrafter(target.vocab_size), ids, made.ids)
+            drafts = _cache_drafts(CacheDrafter(target.vocab_size), ids, made.ids, 0.0 if arguments.uncut else 0.1)
         else:
             drafts = _model_drafts(drafting, ids, made.ids)
         trace["texts"].append({"id": prompt.id, "set": prompt.set, "drafts": drafts})
@@ -336,11 +337,11 @@ def _matches(drafted, text) -> int:
     return n
 
 
-def _cache_drafts(drafter, prompt, text):
+def _cache_drafts(drafter, prompt, text, min_prob):
     drafts, cache = [], drafter._cache
     for at in range(len(text)):
         cache.start(1, np.concatenate([prompt, np.array(text[:at], np.uint32)]))
-        tokens, _, _, confidence, *_ = cache.draft(1, LONGEST["cache"], min_prob=0.1)
+        tokens, _, _, confidence, *_ = cache.draft(1, LONGEST["cache"], min_prob=min_prob)
         drafts.append([[round(float(c), 3) for c in confidence], [], _matches(tokens.tolist(), text[at:])])
         cache.abort(1)
     return drafts
@@ -390,6 +391,7 @@ def main() -> None:
     recording.add_argument("--tokens", type=int, default=96)
     recording.add_argument("--context", type=int, default=256, help="tokens of text while costs are measured")
     recording.add_argument("--longest-prompt", type=int, default=1500)
+    recording.add_argument("--uncut", action="store_true", help="cache drafts do not end by themselves at low counts")
     recording.add_argument("--costs-only", action="store_true", help="measure, and record no text")
     arguments = parser.parse_args()
     if _core.BUILD_PROFILE != "release":
