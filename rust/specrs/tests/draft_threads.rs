@@ -1,9 +1,6 @@
 //! Many threads on one cache: requests start, go on, end and fight over ids while text is added, merged and evicted.
-//! Nothing is lost, and no call fails but for the reason it should. `SPECRS_STRESS_ROUNDS` makes it longer, for a run
-//! under `ThreadSanitizer`:
-//!
-//!     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread SPECRS_STRESS_ROUNDS=200 cargo test -Zbuild-std \
-//!         --target x86_64-unknown-linux-gnu -p specrs --test draft_threads
+//! Nothing is lost, and no call fails but for the reason it should. `./dev tsan` runs it under `ThreadSanitizer`, with more
+//! rounds (`SPECRS_STRESS_ROUNDS`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,9 +61,9 @@ fn threads_lose_nothing_and_meet_only_the_errors_they_should() {
         }
     };
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || work(thread));
-        }
+        let all: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        // `ThreadSanitizer` follows a join, but not how a scope waits at its end.
+        all.into_iter().for_each(|thread| thread.join().expect("no thread fails"));
     });
     let rounds = rounds() as usize;
     let stats = cache.stats();
@@ -91,7 +88,7 @@ fn readers_see_whole_states_while_text_comes_and_goes() {
     let text: Vec<u32> = (0..60).collect();
     let (cache, text) = (&cache, &text);
     std::thread::scope(|scope| {
-        for reader in 0..8 {
+        let read = |reader| {
             scope.spawn(move || {
                 let options =
                     DraftOptions { budget: 8, shape: Shape::Chain, min_prob: 0.0, eos: &[], vocab_size: u32::MAX };
@@ -105,9 +102,10 @@ fn readers_see_whole_states_while_text_comes_and_goes() {
                     assert!(cache.stats().cached_tokens <= 2_000);
                 }
                 cache.abort(reader).expect("active");
-            });
-        }
-        scope.spawn(|| {
+            })
+        };
+        let mut all: Vec<_> = (0..8).map(read).collect();
+        all.push(scope.spawn(|| {
             for round in 0..rounds() * 40 {
                 cache.add(text).expect("in range");
                 if round % 9 == 0 {
@@ -117,6 +115,7 @@ fn readers_see_whole_states_while_text_comes_and_goes() {
                     cache.clear();
                 }
             }
-        });
+        }));
+        all.into_iter().for_each(|thread| thread.join().expect("no thread fails"));
     });
 }

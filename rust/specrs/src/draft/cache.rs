@@ -1,7 +1,9 @@
 //! The cache that an engine holds: requests that are being written, and the finished text behind them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
 
 use super::context::{check_documents, check_tokens};
 use super::evidence::Odds;
@@ -64,22 +66,13 @@ pub struct CacheStats {
 }
 
 /// Requests being written and the finished text behind them; every method may be called from any thread.
+///
+/// A panic while a lock is held is our bug and reaches the caller as one; the data behind a lock is only ever appended to,
+/// so later calls may go on: the locks are of a kind that is not poisoned.
 pub struct SuffixCache {
     pub(super) options: CacheOptions,
     requests: RwLock<HashMap<i64, Arc<Mutex<Request>>>>,
     pub(super) history: RwLock<History>,
-}
-
-// A panic while a lock is held is our bug and reaches the caller as an error; the data behind a lock is only ever
-// appended to, so later calls may go on.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SuffixCache {
@@ -99,7 +92,7 @@ impl SuffixCache {
     }
 
     pub(super) fn request(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
-        let found = read(&self.requests).get(&id).cloned();
+        let found = self.requests.read().get(&id).cloned();
         found.ok_or_else(|| Error::new(ErrorKind::Request, format!("request {id} is not active: start it first")))
     }
 
@@ -111,13 +104,13 @@ impl SuffixCache {
         check_tokens(prompt)?;
         let active =
             || Error::new(ErrorKind::Request, format!("request {id} is active already: finish or abort it first"));
-        if read(&self.requests).contains_key(&id) {
+        if self.requests.read().contains_key(&id) {
             return Err(active());
         }
         let mut live = LiveText::new();
         live.extend(prompt);
         let request = Arc::new(Mutex::new(Request::new(live)));
-        match write(&self.requests).entry(id) {
+        match self.requests.write().entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => Err(active()),
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(request);
@@ -132,7 +125,7 @@ impl SuffixCache {
     /// If the id is unknown, or a token is out of range.
     pub fn append(&self, id: i64, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens)?;
-        lock(&*self.request(id)?).live.extend(tokens);
+        self.request(id)?.lock().live.extend(tokens);
         Ok(())
     }
 
@@ -143,7 +136,7 @@ impl SuffixCache {
     pub fn finish(&self, id: i64, keep: bool) -> Result<()> {
         let request = self.take(id)?;
         if keep {
-            let request = lock(&request);
+            let request = request.lock();
             self.add(request.live.text())?;
         }
         Ok(())
@@ -158,7 +151,7 @@ impl SuffixCache {
     }
 
     fn take(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
-        let taken = write(&self.requests).remove(&id);
+        let taken = self.requests.write().remove(&id);
         taken.ok_or_else(|| Error::new(ErrorKind::Request, format!("request {id} is not active: start it first")))
     }
 
@@ -171,7 +164,7 @@ impl SuffixCache {
         if document.is_empty() {
             return Ok(());
         }
-        write(&self.history).add(document)
+        self.history.write().add(document)
     }
 
     /// Adds documents: document `i` is `tokens[ptr[i]..ptr[i + 1]]`.
@@ -182,10 +175,10 @@ impl SuffixCache {
         if tokens.len() >= self.options.history.seal_tokens {
             // The long part, before any lock is taken.
             let segment = Arc::new(Segment::from_documents(tokens, ptr)?);
-            return write(&self.history).add_segment(segment);
+            return self.history.write().add_segment(segment);
         }
         check_documents(tokens, ptr)?;
-        let mut history = write(&self.history);
+        let mut history = self.history.write();
         ptr.windows(2).try_for_each(|ends| history.add(&tokens[ends[0] as usize..ends[1] as usize]))
     }
 
@@ -194,7 +187,7 @@ impl SuffixCache {
     /// # Errors
     /// If a merge that was due failed.
     pub fn add_segments(&self, segments: impl IntoIterator<Item = Arc<Segment>>) -> Result<()> {
-        let mut history = write(&self.history);
+        let mut history = self.history.write();
         segments.into_iter().try_for_each(|segment| history.add_segment(segment))
     }
 
@@ -203,7 +196,7 @@ impl SuffixCache {
     /// # Errors
     /// If a merge that was due failed.
     pub fn segments(&self) -> Result<Vec<Arc<Segment>>> {
-        let mut history = write(&self.history);
+        let mut history = self.history.write();
         history.seal()?;
         Ok(history.segments())
     }
@@ -213,7 +206,7 @@ impl SuffixCache {
     /// # Errors
     /// If it does not fit into one.
     pub fn compact(&self) -> Result<()> {
-        write(&self.history).compact()
+        self.history.write().compact()
     }
 
     /// Begins a new epoch and returns its number: finished text is one epoch older now. See [`HistoryOptions::max_age`]
@@ -222,12 +215,12 @@ impl SuffixCache {
     /// # Errors
     /// If a merge that was due failed.
     pub fn advance_epoch(&self) -> Result<u64> {
-        write(&self.history).advance_epoch()
+        self.history.write().advance_epoch()
     }
 
     /// Drops the oldest finished text, whole segments at a time, until at most `tokens` are left.
     pub fn evict_to(&self, tokens: u64) {
-        write(&self.history).evict_to(tokens);
+        self.history.write().evict_to(tokens);
     }
 
     /// How often `pattern` occurs in finished text.
@@ -236,12 +229,12 @@ impl SuffixCache {
     /// If a token is out of range.
     pub fn count(&self, pattern: &[u32]) -> Result<usize> {
         check_tokens(pattern)?;
-        Ok(read(&self.history).count(pattern))
+        Ok(self.history.read().count(pattern))
     }
 
     /// Forgets all finished text. Active requests go on.
     pub fn clear(&self) {
-        write(&self.history).clear();
+        self.history.write().clear();
     }
 
     /// Drafts for one request.
@@ -250,7 +243,7 @@ impl SuffixCache {
     /// If the id is unknown.
     pub fn draft(&self, id: i64, options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
         let request = self.request(id)?;
-        lock(&request).draft(&read(&self.history), &self.options, options, out);
+        request.lock().draft(&self.history.read(), &self.options, options, out);
         Ok(())
     }
 
@@ -261,23 +254,23 @@ impl SuffixCache {
     pub fn step(&self, id: i64, tokens: &[u32], options: &DraftOptions<'_>, out: &mut Draft) -> Result<()> {
         check_tokens(tokens)?;
         let request = self.request(id)?;
-        let mut request = lock(&request);
+        let mut request = request.lock();
         request.live.extend(tokens);
-        request.draft(&read(&self.history), &self.options, options, out);
+        request.draft(&self.history.read(), &self.options, options, out);
         Ok(())
     }
 
     /// What the cache holds.
     pub fn stats(&self) -> CacheStats {
         let mut stats = CacheStats::default();
-        let requests: Vec<_> = read(&self.requests).values().cloned().collect();
+        let requests: Vec<_> = self.requests.read().values().cloned().collect();
         for request in requests {
-            let request = lock(&request);
+            let request = request.lock();
             stats.active_requests += 1;
             stats.active_tokens += request.live.text().len();
             stats.active_bytes += request.live.memory_bytes();
         }
-        let history = read(&self.history);
+        let history = self.history.read();
         stats.cached_documents = history.documents() as usize;
         stats.cached_tokens = history.tokens() as usize;
         stats.cached_bytes = history.bytes();

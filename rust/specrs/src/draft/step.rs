@@ -1,6 +1,6 @@
 //! One step over many requests: threads, and the drafts one after the other.
 
-use super::cache::{SuffixCache, lock, read};
+use super::cache::SuffixCache;
 use super::context::check_documents;
 use super::vote::{Draft, DraftOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -82,10 +82,10 @@ impl SuffixCache {
             let mut one = Draft::default();
             for row in rows {
                 let new = &new_tokens[new_ptr[row] as usize..new_ptr[row + 1] as usize];
-                let mut request = lock(&requests[row]);
+                let mut request = requests[row].lock();
                 request.live.extend(new);
                 request.draft(
-                    &read(&self.history),
+                    &self.history.read(),
                     &self.options,
                     &DraftOptions { budget: budgets[row], ..*options },
                     &mut one,
