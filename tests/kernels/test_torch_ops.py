@@ -1,5 +1,8 @@
 """``torch.ops.specrs.*``: schemas, the compiler's view, and the CPU implementations against the kernels."""
 
+import copy
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -99,11 +102,53 @@ def arguments():
     }
 
 
-NAMES = [name for name in torch_ops.OPS if not name.endswith("_out")]
+NAMES = list(torch_ops.TABLE)
+#: The ops that return something, each of which has an ``_out`` form.
+FILLING = [name for name, op in torch_ops.TABLE.items() if op.results]
+
+
+def flat(made):
+    """What an op returned as a list of tensors."""
+    return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
+
+
+def call_of(name):
+    """Arguments of anything registered, and the tensors that it fills by name."""
+    functional = name.removesuffix("_out")
+    given, _ = arguments()[functional]
+    if name == functional:
+        return given, {}
+    made = flat(getattr(torch.ops.specrs, functional)(*given))
+    results = torch_ops.TABLE[functional].results
+    return given, {result: torch.full_like(tensor, -7) for result, tensor in zip(results, made, strict=True)}
+
+
+def same_bits(one, other):
+    """Whether two lists of tensors hold the same bits, NaN included."""
+    pairs = zip(one, other, strict=True)
+    return all(a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b) for a, b in pairs)
+
+
+def bits(tensor):
+    return tensor.contiguous().view(-1).view(torch.uint8).tolist()
 
 
 def test_every_op_has_a_case():
     assert set(arguments()) == set(NAMES)
+
+
+def test_every_op_that_returns_something_has_an_out_form():
+    """Derived from its schema: the same arguments, its results as tensors that it says it writes, nothing returned."""
+    assert set(torch_ops.OPS) == {*NAMES, *(f"{name}_out" for name in FILLING)}
+    assert [name for name in NAMES if name not in FILLING] == ["commit_cache"]  # in place as it is
+    for name in FILLING:
+        functional, filling = (getattr(torch.ops.specrs, form).default._schema for form in (name, f"{name}_out"))
+        written = [argument.name for argument in filling.arguments if argument.kwarg_only]
+        assert [a.name for a in functional.arguments] == [a.name for a in filling.arguments if not a.kwarg_only]
+        assert written == [result.name for result in functional.returns]
+        assert written == [a.name for a in filling.arguments if a.alias_info is not None and a.alias_info.is_write]
+        assert written == list(torch_ops.TABLE[name].layout(*arguments()[name][0]))
+        assert filling.returns == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,38 +171,85 @@ def test_cpu_equals_the_kernel(stand_in, name):
         torch.testing.assert_close(of_host, of_device, rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", torch_ops.OPS)
 def test_no_kernel_waits_for_a_value(stand_in, monkeypatch, name):
     """A launch that looked at a tensor would end a graph's capture and stall the stream."""
     stand_in.open()
-    given, _ = arguments()[name]
+    given, filled = call_of(name)
 
     def looked(*_, **__):
         raise AssertionError("the host looked at a tensor")
 
     for way in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
         monkeypatch.setattr(torch.Tensor, way, looked)
-    torch_ops.OPS[name][0](*given)
+    torch_ops.OPS[name][0](*given, **filled)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", torch_ops.OPS)
 def test_opcheck(name):
-    given, _ = arguments()[name]
-    torch.library.opcheck(getattr(torch.ops.specrs, name).default, tuple(given))
+    given, filled = call_of(name)
+    torch.library.opcheck(getattr(torch.ops.specrs, name).default, tuple(given), filled)
 
 
-@pytest.mark.parametrize("name", torch_ops.VERIFICATIONS)
-def test_out_forms_fill_the_callers_tensors(stand_in, name):
+@pytest.mark.parametrize("name", FILLING)
+def test_out_forms_give_the_same_bits(emulator, name):
+    """In the caller's tensors, on the CPU and by the kernels, of which the last writes there itself."""
+    given, filled = call_of(f"{name}_out")
+    for functional, filling in zip(torch_ops.OPS[name][:2], torch_ops.OPS[f"{name}_out"][:2], strict=True):
+        expected = flat(functional(*given))
+        for tensor in filled.values():
+            tensor.fill_(-7)
+        assert filling(*given, **filled) is None
+        assert same_bits(filled.values(), expected)
+    getattr(torch.ops.specrs, f"{name}_out")(*given, **{result: t.fill_(-7) for result, t in filled.items()})
+    assert same_bits(filled.values(), flat(getattr(torch.ops.specrs, name)(*given)))
+
+
+def wrong_tensors(name, tensor):
+    """What cannot be filled in place of a result, and the error that it is refused with."""
+    wanted = f"{name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got "
+    for other in (tensor.to(torch.int16), tensor[:-1].clone(), tensor[None].clone()):
+        yield other, f"{wanted}{other.dtype} of shape {tuple(other.shape)}"
+    yield tensor.to("meta"), f"all tensors must be on one device, got {name} on meta and cpu"
+    gaps = torch.stack([tensor, tensor], dim=-1)[..., 0]
+    yield gaps, f"{name} must be contiguous, got strides {gaps.stride()}"
+
+
+@pytest.mark.parametrize("name", FILLING)
+def test_out_forms_refuse_tensors_that_do_not_fit(stand_in, name):
+    """By name, with what was given and what is expected, before anything is launched or written."""
     stand_in.open()
-    given, _ = arguments()[name]
-    inputs, options = (given, []) if name == "verify_walk" else (given[:14], given[14:])
-    expected = getattr(torch.ops.specrs, name)(*given)
-    for run in (getattr(torch.ops.specrs, f"{name}_out"), torch_ops.OPS[f"{name}_out"][0]):
-        out = [torch.full_like(tensor, -7) for tensor in expected]
-        assert run(*inputs, *out, *options) is None
-        for made, wanted in zip(out, expected, strict=True):
-            torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6)
-    torch.library.opcheck(getattr(torch.ops.specrs, f"{name}_out").default, (*inputs, *out, *options))
+    given, filled = call_of(f"{name}_out")
+    launches = stand_in.library.emu_launches()
+    for result, sound in filled.items():
+        for wrong, message in wrong_tensors(result, sound):
+            for run in torch_ops.OPS[f"{name}_out"][:2]:
+                with pytest.raises(InvalidInputError, match=re.escape(message)):
+                    run(*given, **{**filled, result: wrong})
+    assert stand_in.library.emu_launches() == launches
+    assert all(bool((tensor == -7).all()) for tensor in filled.values())
+
+
+def tensors_in(values):
+    nested = [value if isinstance(value, list) else [value] for value in values]
+    return [value for several in nested for value in several if isinstance(value, torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", torch_ops.OPS)
+def test_every_op_compiles_as_one_graph(name):
+    """With what is computed behind it from its results and from what it fills or changes."""
+    op, eager = getattr(torch.ops.specrs, name), call_of(name)
+    compiled = copy.deepcopy(eager)
+
+    def step(given, filled):
+        made = flat(op(*given, **filled))
+        return [tensor * 2 for tensor in [*made, *filled.values(), *tensors_in(given)]]
+
+    torch.compiler.reset()
+    got = torch.compile(step, fullgraph=True, backend="aot_eager")(*compiled)
+    assert same_bits(got, step(*eager))
+    assert same_bits(tensors_in(compiled[0]), tensors_in(eager[0]))
+    assert same_bits(compiled[1].values(), eager[1].values())
 
 
 def test_a_round_compiles_as_one_graph():
@@ -166,17 +258,17 @@ def test_a_round_compiles_as_one_graph():
     keys, _ = arguments()["round_coins"]
     best, _ = arguments()["top_k_rows"]
     packed = arguments()["verify_round"][0][1]
-    inputs, filled = chain[:12], [torch.empty_like(tensor) for tensor in torch.ops.specrs.verify_chain(*chain)]
+    inputs, (_, filled) = chain[:12], call_of("verify_chain_out")
 
     def step(inputs, keys, top, filled, packed):
         accept, emit = torch.ops.specrs.round_coins(*keys)
         walk = torch.ops.specrs.verify_walk(*inputs[:9], emit)
         path, accepted, bonus, status = torch.ops.specrs.verify_chain(*inputs, accept, emit)
         relaxed = torch.ops.specrs.verify_relaxed(*inputs, accept, emit, "typical", [0.3, 0.09])
-        torch.ops.specrs.verify_chain_out(*inputs, accept, emit, *filled)
+        torch.ops.specrs.verify_chain_out(*inputs, accept, emit, **filled)
         words = torch.ops.specrs.verify_round(inputs[0], packed, inputs[9], 4, 8)
         ids, probs = torch.ops.specrs.top_k_rows(*top)
-        return [path + 1, accepted, bonus, status, *walk, *relaxed, filled[2] + 1, words, ids, probs * 2]
+        return [path + 1, accepted, bonus, status, *walk, *relaxed, filled["bonus"] + 1, words, ids, probs * 2]
 
     got = torch.compile(step, fullgraph=True, backend="aot_eager")(inputs, keys, best, filled, packed)
     expected = step(inputs, keys, best, filled, packed)

@@ -10,7 +10,7 @@ import torch
 from specrs.errors import InvalidInputError
 from specrs.ops.attention import check_attention, check_commit, check_page
 from specrs.ops.draft import Verdict, check_row_ptr, check_tensor
-from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked, no_ids
+from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked
 from specrs.ops.rows import RowStatistics, check_statistics
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def best_ids(
     total: int,
 ) -> BestIds:
     """Write the ``counts[r]`` best ids of each row from ``offsets[r]`` on, as the kernel ``row_top_k`` does."""
-    ids, probs = no_ids(total, logits.device)
+    ids, probs = torch.full((total,), -1), torch.full((total,), math.nan)
     wanted, first = counts.clamp(0, MOST_BEST).tolist(), offsets.tolist()
     for r in range(logits.shape[0]):
         if int(statistics.status[r]) != 0:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from specrs.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from specrs.ops.launch import Argument
     from specrs.ops.rows import Sampling
+
+#: Type and shape of each tensor that an op gives back, by its name and in its order.
+Layout: TypeAlias = "dict[str, tuple[torch.dtype, tuple[int, ...]]]"
 
 
 class Verdict(NamedTuple):
@@ -99,6 +104,16 @@ def check_device(like: torch.Tensor, **tensors: torch.Tensor | None) -> None:
             )
 
 
+def check_dense(
+    name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], like: torch.Tensor
+) -> None:
+    """Refuse a tensor of another type or shape, on another device than that of `like`, or with gaps."""
+    check_tensor(name, tensor, dtype, shape)
+    check_device(like, **{name: tensor})
+    if not tensor.is_contiguous():
+        raise InvalidInputError(f"{name} must be contiguous, got strides {tensor.stride()}")
+
+
 def check_row_ptr(row_ptr: torch.Tensor, rows: int, least: int = 1) -> None:
     """Refuse row pointers, on a host, that do not run from 0 to `rows` with at least `least` rows for each request."""
     pointers = row_ptr.tolist()
@@ -123,11 +138,7 @@ def check_tree(logits: torch.Tensor, tree: DraftTree, sampling: Sampling) -> Non
         ("min_p", sampling.min_p, torch.float32, (requests,)),
     ]
     for name, tensor, dtype, shape in wanted:
-        check_tensor(name, tensor, dtype, shape)
-        if tensor.device != logits.device:
-            raise InvalidInputError(f"{name} and logits must be on one device, got {tensor.device} and {logits.device}")
-        if not tensor.is_contiguous():
-            raise InvalidInputError(f"{name} must be contiguous, got strides {tensor.stride()}")
+        check_dense(name, tensor, dtype, shape, logits)
     if requests < 0 or logits.shape[0] != tree.rows:
         raise InvalidInputError(f"logits must have one row per anchor and node, {tree.rows}, got {logits.shape[0]}")
     if tree.longest < 0:
@@ -165,14 +176,30 @@ def empty(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def verdict_to_fill(out: Verdict | None, like: torch.Tensor, tree: DraftTree) -> Verdict:
-    """Return `out` once its shapes and types are right, or a new verdict on the device of `like`."""
+def to_fill(
+    out: torch.Tensor | Sequence[torch.Tensor] | None, like: torch.Tensor, layout: Layout
+) -> list[torch.Tensor]:
+    """Return the tensors of `out` once they are as `layout` says, or new ones; either on the device of `like`."""
     import torch
 
-    kinds = (torch.int32, torch.int32, torch.int64, torch.int32)
-    shapes = ((tree.requests, tree.longest), *((tree.requests,),) * 3)
     if out is None:
-        return Verdict._make(empty(like, shape, kind) for shape, kind in zip(shapes, kinds, strict=True))
-    for name, tensor, kind, shape in zip(Verdict._fields, out, kinds, shapes, strict=True):
-        check_tensor(name, tensor, kind, shape)
-    return out
+        return [empty(like, shape, dtype) for dtype, shape in layout.values()]
+    given = [out] if isinstance(out, torch.Tensor) else list(out)
+    for (name, (dtype, shape)), tensor in zip(layout.items(), given, strict=True):
+        check_dense(name, tensor, dtype, shape, like)
+    return given
+
+
+def verdict_layout(tree: DraftTree) -> Layout:
+    """Return the layout of a :class:`Verdict` on `tree`."""
+    import torch
+
+    each = (tree.requests,)
+    kinds = (torch.int32, torch.int32, torch.int64, torch.int32)
+    shapes = ((tree.requests, tree.longest), each, each, each)
+    return dict(zip(Verdict._fields, zip(kinds, shapes, strict=True), strict=True))
+
+
+def verdict_to_fill(out: Verdict | None, like: torch.Tensor, tree: DraftTree) -> Verdict:
+    """Return `out` once its shapes and types are right, or a new verdict on the device of `like`."""
+    return Verdict(*to_fill(out, like, verdict_layout(tree)))

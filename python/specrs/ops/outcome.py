@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from specrs.errors import InvalidInputError
-from specrs.ops.draft import check_tensor
+from specrs.ops.draft import Layout, check_tensor, to_fill
 from specrs.ops.launch import Argument, launch
 from specrs.ops.rows import RowStatistics, logits_suffix, row_statistics
 
@@ -27,7 +27,9 @@ class BestIds(NamedTuple):
     statistics: RowStatistics
 
 
-def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> BestIds:
+def top_k_rows(
+    logits: torch.Tensor, k: int, exclude: int = -1, out: tuple[torch.Tensor, torch.Tensor] | None = None
+) -> BestIds:
     """Return statistics and the `k` best ids of each row, larger logit first, smaller id first among equals.
 
     This is the score of a diffusion model: argmax, confidence, entropy and, with k of 2, the margin.
@@ -40,6 +42,8 @@ def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> BestIds:
         1 to 256; ids and probs have shape (R, k).
     exclude : int
         An id that no row may predict (the mask token), or -1.
+    out : (tensor, tensor), optional
+        ids and probs to fill.
     """
     import torch
 
@@ -47,13 +51,28 @@ def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> BestIds:
         raise InvalidInputError(f"k must be in 1..={MOST_BEST}, got {k}")
     rows = logits.shape[0]
     excluded = torch.full((rows,), exclude, dtype=torch.int64, device=logits.device) if exclude >= 0 else None
-    ids = torch.empty((rows, k), dtype=torch.int64, device=logits.device)
-    probs = torch.empty((rows, k), dtype=torch.float32, device=logits.device)
+    ids, probs = to_fill(out, logits, top_k_layout(logits, k))
     return _fill(logits, BestIds(ids, probs, row_statistics(logits, exclude=exclude)), None, k, excluded, None)
 
 
+def top_k_layout(logits: torch.Tensor, k: int, *_: int) -> Layout:
+    """Return the layout of the ids and probs of :func:`top_k_rows`."""
+    return _best_layout((logits.shape[0], k))
+
+
+def _best_layout(shape: tuple[int, ...]) -> Layout:
+    import torch
+
+    return {"ids": (torch.int64, shape), "probs": (torch.float32, shape)}
+
+
 def fork_tokens(
-    logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor, total: int
+    logits: torch.Tensor,
+    exclude: torch.Tensor,
+    counts: torch.Tensor,
+    offsets: torch.Tensor,
+    total: int,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> BestIds:
     """Return the most likely bonus tokens behind each number of accepted drafts (SSD).
 
@@ -68,17 +87,20 @@ def fork_tokens(
         result is dropped.
     total : int
         Length of the result; places that no row fills hold -1 and NaN.
+    out : (tensor, tensor), optional
+        ids and probs to fill.
     """
     check_fork(logits, exclude, counts, offsets)
-    best = BestIds(*no_ids(total, logits.device), row_statistics(logits))
+    ids, probs = to_fill(out, logits, fork_layout(logits, exclude, counts, offsets, total))
+    best = BestIds(ids.fill_(-1), probs.fill_(math.nan), row_statistics(logits))
     return _fill(logits, best, counts, 0, exclude, offsets)
 
 
-def no_ids(total: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `total` places without an id: -1 and NaN."""
-    import torch
-
-    return torch.full((total,), -1, device=device), torch.full((total,), math.nan, device=device)
+def fork_layout(
+    logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor, total: int
+) -> Layout:
+    """Return the layout of the ids and probs of :func:`fork_tokens`."""
+    return _best_layout((total,))
 
 
 def check_fork(logits: torch.Tensor, exclude: torch.Tensor, counts: torch.Tensor, offsets: torch.Tensor) -> None:
@@ -108,25 +130,38 @@ def _fill(
     return best
 
 
-def lookup_cache(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+def lookup_cache(keys: torch.Tensor, queries: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return which entry of a speculation cache matches each outcome: int64 (B,), -1 for a miss.
 
     Parameters
     ----------
     keys, queries : tensor, shapes (N, 3) and (B, 3)
         int64 (sequence, accepted drafts, bonus token); a negative sequence never hits.
+    out : tensor, optional
+        What to fill.
     """
     import torch
 
     check_tensor("keys", keys, torch.int64, (keys.shape[0], 3))
     check_tensor("queries", queries, torch.int64, (queries.shape[0], 3))
-    hits = torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
+    (hits,) = to_fill(out, queries, hits_layout(keys, queries))
     launch("lookup_cache", (len(queries) + 7) // 8, [keys, keys.shape[0], queries, queries.shape[0], hits])
     return hits
 
 
+def hits_layout(keys: torch.Tensor, queries: torch.Tensor) -> Layout:
+    """Return the layout of what :func:`lookup_cache` finds."""
+    import torch
+
+    return {"hits": (torch.int64, (queries.shape[0],))}
+
+
 def select_lengths(
-    confidence: torch.Tensor, row_ptr: torch.Tensor, cost: torch.Tensor, hysteresis: float = 0.02
+    confidence: torch.Tensor,
+    row_ptr: torch.Tensor,
+    cost: torch.Tensor,
+    hysteresis: float = 0.02,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return how many drafts of each chain to score: int32 (B,), the length of most expected tokens per cost.
 
@@ -142,6 +177,8 @@ def select_lengths(
         float32: ``cost[L]`` of scoring L drafts; lengths stay below C.
     hysteresis : float
         The share by which drafting at all must beat drafting nothing.
+    out : tensor, optional
+        What to fill.
     """
     import torch
 
@@ -149,11 +186,18 @@ def select_lengths(
     check_tensor("confidence", confidence, torch.float32, (confidence.shape[0],))
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
     check_tensor("cost", cost, torch.float32, (max(1, cost.shape[0]),))
-    lengths = torch.empty(requests, dtype=torch.int32, device=row_ptr.device)
+    (lengths,) = to_fill(out, row_ptr, lengths_layout(confidence, row_ptr))
     rows = confidence.shape[0] + requests
     arguments: list[Argument] = [confidence, row_ptr, requests, rows, cost, cost.shape[0], hysteresis, lengths]
     launch("select_lengths", (requests + 255) // 256, arguments)
     return lengths
+
+
+def lengths_layout(confidence: torch.Tensor, row_ptr: torch.Tensor, *_: torch.Tensor | float) -> Layout:
+    """Return the layout of what :func:`select_lengths` selects."""
+    import torch
+
+    return {"lengths": (torch.int32, (row_ptr.shape[0] - 1,))}
 
 
 def accept_unmasked(
@@ -162,6 +206,7 @@ def accept_unmasked(
     depths: torch.Tensor,
     mask: int,
     rule: Literal["exact", "policy", "token"] = "policy",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the deepest draft of a diffusion model that its predictions support: int32 (B,), 0 for none.
 
@@ -175,14 +220,21 @@ def accept_unmasked(
         The id of an undecided position.
     rule : {'exact', 'policy', 'token'}
         Equal everywhere; equal where the draft is decided; only the added tokens, in order (relaxed).
+    out : tensor, optional
+        What to fill.
     """
-    import torch
-
     number = check_unmasked(drafts, outcomes, depths, rule)
     batch, levels, width = drafts.shape
-    accepted = torch.empty(batch, dtype=torch.int32, device=drafts.device)
+    (accepted,) = to_fill(out, drafts, unmasked_layout(drafts))
     launch("accept_unmasked", batch, [drafts, outcomes, depths, levels - 1, width, number, mask, accepted])
     return accepted
+
+
+def unmasked_layout(drafts: torch.Tensor, *_: torch.Tensor | int | str) -> Layout:
+    """Return the layout of what :func:`accept_unmasked` accepts."""
+    import torch
+
+    return {"accepted": (torch.int32, (drafts.shape[0],))}
 
 
 def check_unmasked(drafts: torch.Tensor, outcomes: torch.Tensor, depths: torch.Tensor, rule: str) -> int:

@@ -9,13 +9,15 @@ from specrs.errors import InvalidInputError
 from specrs.ops.draft import (
     DraftLaw,
     DraftTree,
+    Layout,
     Verdict,
     check_coins,
     check_draft,
     check_tensor,
     check_tree,
     empty,
-    verdict_to_fill,
+    to_fill,
+    verdict_layout,
 )
 from specrs.ops.launch import Argument, launch
 from specrs.ops.rows import Sampling, logits_suffix, row_laws
@@ -106,6 +108,13 @@ class RelaxedVerdict(NamedTuple):
     bias: torch.Tensor
 
 
+def relaxed_layout(tree: DraftTree) -> Layout:
+    """Return the layout of a :class:`RelaxedVerdict` on `tree`."""
+    import torch
+
+    return {**verdict_layout(tree), "bias": (torch.float64, (tree.requests,))}
+
+
 def verify_relaxed(
     logits: torch.Tensor,
     tree: DraftTree,
@@ -134,9 +143,8 @@ def verify_relaxed(
     check_draft(draft, nodes)
     rule.check(nodes, tree.requests, draft)
     check_coins(logits, accept=accept, emit=emit)
-    verdict = verdict_to_fill(None if out is None else Verdict(*out[:4]), logits, tree)
-    bias = empty(logits, (tree.requests,), torch.float64) if out is None else out.bias
-    check_tensor("bias", bias, torch.float64, (tree.requests,))
+    *parts, bias = to_fill(out, logits, relaxed_layout(tree))
+    verdict = Verdict(*parts)
     (rows, vocabulary), suffix = logits.shape, logits_suffix(logits)
     laws = row_laws(logits, tree.row_ptr, sampling)
     choices = empty(logits, (rows, CHOICE_WORDS), torch.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
-from specrs.ops.draft import check_tensor
+from specrs.ops.draft import Layout, check_tensor, to_fill
 from specrs.ops.launch import launch
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def row_statistics(
     row_ptr: torch.Tensor | None = None,
     temperature: torch.Tensor | None = None,
     exclude: int = -1,
+    out: RowStatistics | None = None,
 ) -> RowStatistics:
     """Return argmax, largest probability, entropy (nats) and log-sum-exp of each row, reading each row once.
 
@@ -105,17 +106,24 @@ def row_statistics(
         int64 (B + 1,) and float32 (B,): a temperature per request. At temperature 0, and without them, it is 1.
     exclude : int
         An id that cannot be predicted (the mask token of a diffusion model), or -1.
+    out : RowStatistics, optional
+        Tensors to fill.
     """
-    import torch
-
     check_statistics(logits, row_ptr, temperature, exclude)
+    facts = RowStatistics(*to_fill(out, logits, statistics_layout(logits)))
     partials, tiles = _partials(logits, row_ptr, temperature, exclude)
     rows = logits.shape[0]
     requests = 0 if row_ptr is None else row_ptr.shape[0] - 1
+    launch("row_summary", (rows + 7) // 8, [partials, tiles, rows, row_ptr, requests, temperature, *facts])
+    return facts
+
+
+def statistics_layout(logits: torch.Tensor, *_: torch.Tensor | int | None) -> Layout:
+    """Return the layout of :class:`RowStatistics`."""
+    import torch
+
     kinds = (torch.int64, torch.float32, torch.float32, torch.float32, torch.int32)
-    out = RowStatistics._make(torch.empty(rows, dtype=kind, device=logits.device) for kind in kinds)
-    launch("row_summary", (rows + 7) // 8, [partials, tiles, rows, row_ptr, requests, temperature, *out])
-    return out
+    return {name: (kind, (logits.shape[0],)) for name, kind in zip(RowStatistics._fields, kinds, strict=True)}
 
 
 def check_statistics(
@@ -174,12 +182,12 @@ def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) ->
     return RowLaws(laws, masses, partials, tiles)
 
 
-def row_probs(logits: torch.Tensor, laws: RowLaws) -> torch.Tensor:
+def row_probs(logits: torch.Tensor, laws: RowLaws, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return the laws as probabilities: float32 of shape (R, V), the weights that draws are made by; NaN for no law."""
     import torch
 
     rows, vocabulary = logits.shape
-    probs = torch.empty((rows, vocabulary), dtype=torch.float32, device=logits.device)
+    (probs,) = to_fill(out, logits, {"probs": (torch.float32, (rows, vocabulary))})
     launch(
         f"row_probs_{logits_suffix(logits)}",
         rows * laws.tiles,

@@ -8,12 +8,14 @@ from specrs.errors import InvalidInputError
 from specrs.ops.draft import (
     DraftLaw,
     DraftTree,
+    Layout,
     Verdict,
     check_coins,
     check_draft,
     check_tensor,
     check_tree,
     empty,
+    to_fill,
     verdict_to_fill,
 )
 from specrs.ops.launch import Argument, launch
@@ -221,6 +223,7 @@ def round_coins(
     row_ptr: torch.Tensor,
     parents: torch.Tensor,
     by_sibling: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw the accept and emit coin of every row, keyed by (seed, sample, committed tokens + depth, purpose).
 
@@ -235,15 +238,30 @@ def round_coins(
         Of the drafts, as in :class:`specrs.ops.draft.DraftTree`.
     by_sibling : bool
         Give every node an accept coin of its own, keyed by its rank among its siblings.
+    out : (tensor, tensor), optional
+        Tensors to fill.
     """
-    import torch
-
     requests = check_keys(seeds, samples, positions, row_ptr, parents)
     rows = parents.shape[0] + requests
-    accept, emit = (empty(seeds, (rows,), torch.float64) for _ in range(2))
+    accept, emit = to_fill(out, seeds, coins_layout(seeds, samples, positions, row_ptr, parents))
     keys: list[Argument] = [seeds, samples, positions, row_ptr, parents, requests, rows, int(by_sibling)]
     launch("round_coins", (rows + 255) // 256, [*keys, accept, emit])
     return accept, emit
+
+
+def coins_layout(
+    seeds: torch.Tensor,
+    samples: torch.Tensor,
+    positions: torch.Tensor,
+    row_ptr: torch.Tensor,
+    parents: torch.Tensor,
+    *_: bool,
+) -> Layout:
+    """Return the layout of what :func:`round_coins` draws."""
+    import torch
+
+    rows = (parents.shape[0] + row_ptr.shape[0] - 1,)
+    return {"accept": (torch.float64, rows), "emit": (torch.float64, rows)}
 
 
 def check_keys(
