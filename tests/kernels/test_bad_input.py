@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.kernels.test_attention import case, verdict_of, visibility
 from tests.kernels.test_rows import sampling
-from tests.kernels.test_torch_ops import NAMES, arguments
+from tests.kernels.test_torch_ops import FILLING, NAMES, arguments, flat
 from tests.kernels.test_verify import chain_case
 
 from specrs import _core
@@ -124,6 +124,10 @@ def test_zero_rows(stand_in):
             made = run(*values)
             for tensor in made if isinstance(made, tuple) else [] if made is None else [made]:
                 assert tensor.numel() == 0, name
+        if name in FILLING:
+            filled = dict(zip(torch_ops.TABLE[name].results, flat(torch_ops.OPS[name][1](*values)), strict=True))
+            for fill in torch_ops.OPS[f"{name}_out"][:2]:
+                fill(*values, **filled)
     assert stand_in.library.emu_launches() == before
 
 

@@ -210,7 +210,7 @@ def wrong_tensors(name, tensor):
     wanted = f"{name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got "
     for other in (tensor.to(torch.int16), tensor[:-1].clone(), tensor[None].clone()):
         yield other, f"{wanted}{other.dtype} of shape {tuple(other.shape)}"
-    yield tensor.to("meta"), f"all tensors must be on one device, got {name} on meta and cpu"
+    yield tensor.to("meta"), f"{name} must be on one device with the others, got meta and cpu"
     gaps = torch.stack([tensor, tensor], dim=-1)[..., 0]
     yield gaps, f"{name} must be contiguous, got strides {gaps.stride()}"
 

@@ -109,7 +109,8 @@ def check_dense(
 ) -> None:
     """Refuse a tensor of another type or shape, on another device than that of `like`, or with gaps."""
     check_tensor(name, tensor, dtype, shape)
-    check_device(like, **{name: tensor})
+    if tensor.device != like.device:
+        raise InvalidInputError(f"{name} must be on one device with the others, got {tensor.device} and {like.device}")
     if not tensor.is_contiguous():
         raise InvalidInputError(f"{name} must be contiguous, got strides {tensor.stride()}")
 
