@@ -21,7 +21,7 @@
 // Operations. Per id and pass an exponential and up to 10 in float64 (a logarithm or two more under the typical and
 //   the fuzzy rules): 56 nodes and two passes are 0.17 GFLOP, 5 us at 34 TFLOP/s of float64.
 // Floor. N * V * 4 / bandwidth for q: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s.
-// Budget. relaxed_choice: 128 registers, 26 KB.
+// Budget. relaxed_choice: 128 registers, 41 KB.
 #include "../include/specrs/choice.h"
 #include "../include/specrs/partials.h"
 #include "../include/specrs/select.h"

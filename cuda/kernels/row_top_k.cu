@@ -7,9 +7,10 @@
 //   beyond the vocabulary, get -1 and NaN.
 // Blocks. One per row, 256 threads: radix selection (select.h), one pass to collect, a rank sort of k <= 256.
 // Bytes. Four reads of the row, from L2 after row_partials; five when ties straddle the k-th place.
-// Operations. Per id and pass a key, a comparison and an atomic addition in shared memory; k^2 comparisons to sort.
+// Operations. Per id and pass a key and a comparison; per id in the first pass, and per id of the bin that was chosen in the
+//   others, an addition of 32 bits in shared memory; k^2 comparisons to sort.
 // Floor. Four L2 reads of R * V * size; the device is full from R = multiprocessors on.
-// Budget. row_top_k: 80 registers, 28 KB.
+// Budget. row_top_k: 80 registers, 43 KB.
 #include "../include/specrs/block.h"
 #include "../include/specrs/law.h"
 #include "../include/specrs/select.h"
@@ -41,8 +42,8 @@ __device__ __forceinline__ void row_top_k(const void* logits, long long stride, 
   if (usable) {
     const RowLaw law{};
     const Selected s = select_from_top(row, law, order_key(negative_infinity()), skip, false, available, 0.0, select, scratch);
-    const unsigned long long ties = available - s.count_above;
-    const int last_tie = ties < s.ties ? nth_tie(row, s.key, skip, ties, select, scratch) : vocab;
+    const unsigned long long ties = available - s.above;
+    const int last_tie = ties < s.within ? nth_tie(row, s.key, skip, ties, select, scratch) : vocab;
     for (int tile = 0; tile < tile_count(vocab); tile++)
 #pragma unroll 1
       for (int j = 0; j < Tile<T>::CHUNKS; j++) {

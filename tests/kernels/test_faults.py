@@ -125,7 +125,7 @@ FAULTS = {
     ),
     "ties of top-p kept from the wrong end": (
         "kernels/row_law.cu",
-        "nth_tie(row, s.key, -1, s.ties - kept + 1,",
+        "nth_tie(row, s.key, -1, ties - kept + 1,",
         "nth_tie(row, s.key, -1, kept,",
         test_rows.test_ties_at_the_cut,
         "row_law",

@@ -1,8 +1,11 @@
 // Finding a cut in one row by radix selection: the k-th largest logit, or the logit at which the mass above reaches a
 // goal. One block per row; three passes of 11 bits over order-preserving keys.
 //
-// Histograms hold integers (counts, and masses in units of 2^-40), so their sums do not depend on the order of the
-// atomics and a cut is bitwise the same in every run. The mass error is below vocabulary * 2^-41 of the largest weight.
+// A histogram holds integers, elements or masses in units of 2^-40, so its sums do not depend on the order of the atomics
+// and a cut is bitwise the same in every run. The mass error is below vocabulary * 2^-40 of the largest weight.
+// Shared memory adds words of 32 bits; one of 64 would be a loop of compare-and-swap on the few bins that most logits of a
+// row share. So a bin is a low word, whose additions carry, and a high word, which few of them reach: a weight below 2^-8
+// of the largest touches it by a carry alone. Neighbouring lanes take different copies of the low word, 8 banks apart.
 #pragma once
 #include "block.h"
 #include "law.h"
@@ -10,14 +13,13 @@
 
 namespace specrs {
 
-constexpr int SELECT_BINS = 2048;
-constexpr float MASS_UNIT = 1099511627776.f;  // 2^40
+constexpr int SELECT_BINS = 2048, SELECT_COPIES = 4, SELECT_PITCH = SELECT_BINS + 8;
+constexpr int MASS_BITS = 40;
 
 struct SelectScratch {
-  unsigned long long mass[SELECT_BINS];
-  unsigned count[SELECT_BINS];
-  unsigned long long above_mass;
-  unsigned long long above_count, ties;
+  unsigned low[SELECT_COPIES][SELECT_PITCH];
+  unsigned high[SELECT_BINS];
+  unsigned long long above, within;
   int bin;
   int tie_id;
 };
@@ -31,19 +33,40 @@ __device__ __forceinline__ float key_value(unsigned key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// What was selected: the key, how much lies strictly above it, and how many elements have it.
+// What was selected: the key, how much lies strictly above it, how much the elements with it are, and what had to be
+// reached; in elements, or in units of mass.
 struct Selected {
   unsigned key;
-  unsigned long long count_above, mass_above;
-  unsigned long long ties;
-  unsigned long long goal;  // elements or mass that had to be reached
+  unsigned long long above, within, goal;
 };
 
-__device__ __forceinline__ unsigned long long fixed_mass(float weight) { return (unsigned long long)(weight * MASS_UNIT); }
+// weight * 2^40 without its fraction, for a weight of at most 1 that is not subnormal: shifts, because a conversion to 64
+// bits runs at 1/64 of the rate of an addition on several targets.
+__device__ __forceinline__ unsigned long long fixed_mass(float weight) {
+  const unsigned bits = __float_as_uint(weight);
+  const unsigned long long fraction = (bits & 0x7fffffu) | 0x800000u;  // weight = fraction * 2^(exponent - 150)
+  const int shift = int(bits >> 23) - 150 + MASS_BITS;
+  if (shift >= 0) return fraction << shift;
+  return shift > -24 ? fraction >> -shift : 0;
+}
+
+__device__ __forceinline__ void add_to_bin(SelectScratch& s, int bin, unsigned long long amount) {
+  const unsigned low = unsigned(amount);
+  const unsigned carry = atomicAdd(&s.low[threadIdx.x % SELECT_COPIES][bin], low) + low < low;
+  const unsigned high = unsigned(amount >> 32) + carry;
+  if (high) atomicAdd(&s.high[bin], high);
+}
+
+__device__ __forceinline__ unsigned long long bin_sum(const SelectScratch& s, int bin) {
+  unsigned long long sum = (unsigned long long)(s.high[bin]) << 32;
+#pragma unroll
+  for (int copy = 0; copy < SELECT_COPIES; copy++) sum += s.low[copy][bin];
+  return sum;
+}
 
 // Descends to the key where, counted from the top, `goal_count` elements are reached (by_mass false) or the mass
 // reaches `share` of the total (by_mass true). Elements below `floor_key` and the id `exclude` take no part.
-// All threads of the block must call it; at least one element must take part.
+// All threads of the block must call it; at least one element must take part, by mass one of positive weight.
 template <class T>
 __device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsigned floor_key, int exclude, bool by_mass,
                                     unsigned long long goal_count, double share, SelectScratch& s, BlockScratch& scratch) {
@@ -51,13 +74,14 @@ __device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsig
   constexpr int BITS[3] = {11, 11, 10};
   constexpr int BINS_PER_THREAD = SELECT_BINS / TILE_THREADS;
   unsigned prefix = 0, prefix_mask = 0;
-  Selected r{0, 0, 0, 0, goal_count};
+  Selected r{0, 0, 0, goal_count};
 #pragma unroll
   for (int pass = 0; pass < 3; pass++) {
     const unsigned bin_mask = (1u << BITS[pass]) - 1;
     for (int i = threadIdx.x; i < SELECT_BINS; i += TILE_THREADS) {
-      s.mass[i] = 0;
-      s.count[i] = 0;
+#pragma unroll
+      for (int copy = 0; copy < SELECT_COPIES; copy++) s.low[copy][i] = 0;
+      s.high[i] = 0;
     }
     __syncthreads();
     const int tiles = tile_count(row.vocab);
@@ -73,49 +97,39 @@ __device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsig
           const int id = first + e;
           const unsigned key = order_key(l[e]);
           if (id < 0 || id >= row.vocab || id == exclude || key < floor_key || (key & prefix_mask) != prefix) continue;
-          const int bin = int(key >> SHIFT[pass] & bin_mask);
-          atomicAdd(&s.count[bin], 1u);
-          if (by_mass) atomicAdd(&s.mass[bin], fixed_mass(exp2_nonpositive((l[e] - law.max) * law.rate)));
+          add_to_bin(s, int(key >> SHIFT[pass] & bin_mask),
+                     by_mass ? fixed_mass(exp2_nonpositive((l[e] - law.max) * law.rate)) : 1);
         }
       }
     __syncthreads();
     // Thread t holds the bins from the top: 0 the highest eight, and so on.
     const int top = SELECT_BINS - 1 - int(threadIdx.x) * BINS_PER_THREAD;
-    unsigned long long count = 0, mass = 0, all_count, all_mass;
+    unsigned long long bins = 0, all;
 #pragma unroll
-    for (int i = 0; i < BINS_PER_THREAD; i++) {
-      count += s.count[top - i];
-      mass += s.mass[top - i];
-    }
-    unsigned long long above_count = r.count_above + block_scan(count, scratch.word, all_count);
-    unsigned long long above_mass = r.mass_above + block_scan(mass, scratch.word, all_mass);
+    for (int i = 0; i < BINS_PER_THREAD; i++) bins += bin_sum(s, top - i);
+    unsigned long long above = r.above + block_scan(bins, scratch.word, all);
     if (pass == 0) {
-      if (by_mass) r.goal = (unsigned long long)(share * double(all_mass));
-      const unsigned long long reachable = by_mass ? all_mass : all_count;
-      r.goal = r.goal > reachable ? reachable : r.goal;
+      if (by_mass) r.goal = (unsigned long long)(share * double(all));
+      r.goal = r.goal > all ? all : r.goal;
       r.goal = r.goal ? r.goal : 1;
     }
-    const unsigned long long above = by_mass ? above_mass : above_count;
-    if (above < r.goal && r.goal <= above + (by_mass ? mass : count)) {
+    if (above < r.goal && r.goal <= above + bins) {
       for (int i = 0; i < BINS_PER_THREAD; i++) {
-        const unsigned long long next_count = above_count + s.count[top - i], next_mass = above_mass + s.mass[top - i];
-        if ((by_mass ? next_mass : next_count) >= r.goal) {
+        const unsigned long long within = bin_sum(s, top - i);
+        if (above + within >= r.goal) {
           s.bin = top - i;
-          s.above_count = above_count;
-          s.above_mass = above_mass;
-          s.ties = s.count[top - i];
+          s.above = above;
+          s.within = within;
           break;
         }
-        above_count = next_count;
-        above_mass = next_mass;
+        above += within;
       }
     }
     __syncthreads();
     prefix |= unsigned(s.bin) << SHIFT[pass];
     prefix_mask |= bin_mask << SHIFT[pass];
-    r.count_above = s.above_count;
-    r.mass_above = s.above_mass;
-    r.ties = s.ties;
+    r.above = s.above;
+    r.within = s.within;
     __syncthreads();
   }
   r.key = prefix;
