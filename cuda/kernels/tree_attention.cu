@@ -10,14 +10,20 @@
 //   in slots P + row; visibility (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
 //   Nothing is seen, out 0 and lse -inf, by a request whose slots pass the cache, by one whose row_ptr is no range of rows, by
 //   rows that no request owns, and by rows of a request from most_rows on; of a page that is none of `pages`, no slot is seen.
+//   A query that is NaN, or a key that is and is seen, makes a row's out and lse NaN. With tensor cores a slot that a row does
+//   not see has weight 0, not no part: a value that is NaN in a tree's slot reaches all rows of its request.
 // Blocks. tree_attention_T_D: grid (splits * m_tiles, Hkv, B), 128 threads. A block takes 64 (row, head of the group) pairs,
 //   16 per warp, against 64 keys at a time (32 at D = 256): tensor-core products of 16 x 8 x 16, keys and values two
 //   stages deep through asynchronous copies. tree_attention_plain_T: one warp per (row, head, split), any D up to 256 that is a
-//   multiple of 32; the branch for float32 and the yardstick in tests. merge_attention_T: one block of D threads per (row, head).
-// Bytes. Per request and kv head the prefix once: 2 * P * D * 2 B, as long as rows * group <= 64; q, partials and out beside it.
-// Operations. 4 R Hq P D in tensor cores, R Hq P exponentials.
-// Floor. B * Hkv * 4 P D / bandwidth: P = 32k, 8 heads of 128, one request: 134 MB, 28 us at 4.8 TB/s; the products of
-//   64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 11 us at 790 TFLOP/s: bound by memory up to 64 rows * group per head.
+//   multiple of 32; the branch for float32 and the yardstick in tests. merge_attention_T: one block of 256 threads per (row, head),
+//   of which D work.
+// Bytes. Per request and kv head the prefix once from memory, 2 * P * D * 2 B, and once more from L2 for each further 64 of its
+//   rows * group; q and out beside it; partials of splits * R * Hq * (D + 1) * 4 written and read again, in L2 while they fit.
+//   Plain: 2 * P * D * size for every row and query head, Hq / Hkv * R times the cache, from L1 and L2 where neighbours share.
+// Operations. 4 R Hq P D in tensor cores, R Hq P exponentials; plain: 4 R Hq P D in float32, five shuffles per key.
+// Floor. B * Hkv * 4 P D / bandwidth: P = 32k, 8 heads of 128, one request: 134 MB, 28 us at 4.8 TB/s, and for 16 rows of 32
+//   heads in 64 splits 17 MB of partials each way. The products of 64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 15 us at 590
+//   TFLOP/s, which is what mma.sync reaches on sm_90 (60 % of the 989 of wgmma): bound by memory up to 64 rows * group per head.
 // Budget. tree_attention_64: 168 registers, 0 KB; tree_attention_128: 220 registers, 0 KB; tree_attention_256: 255 registers, 0 KB;
 //   tree_attention_plain: 72 registers, 0 KB; merge_attention: 48 registers, 0 KB (and 46 / 87 / 101 KB that a launch asks for).
 #include "../include/specrs/law.h"
@@ -55,7 +61,8 @@ template <int D>
 struct AttentionShape {
   static constexpr int ROWS = 64, THREADS = 128;
   static constexpr int KEYS = D == 256 ? 32 : 64;
-  static constexpr int PITCH = D + 8;  // elements; 16 bytes more than a row, so that 8 rows start in 8 different banks
+  static constexpr int PITCH = D + 8;  // elements; 16 bytes more than a row, so that 8 rows start in 8 different banks.
+                                       // Behind a key of a paged cache they say whether there is one.
   static constexpr int STAGE = 2 * KEYS * PITCH;
   static constexpr int BYTES = 2 * (ROWS * PITCH + 2 * STAGE);
 };
@@ -96,10 +103,11 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
       if (from >= 0) {
         copy_async(keys + place, static_cast<const T*>(cache.keys) + from + i % CHUNKS * 8);
         copy_async(values + place, static_cast<const T*>(cache.values) + from + i % CHUNKS * 8);
-      } else {  // a score of NaN has weight 0, and 0 times what happens to lie in the values could be NaN
-        store_chunk(keys + place, Chunk{{~0u, ~0u, ~0u, ~0u}});
+      } else {  // weight 0 times what happens to lie in the values could be NaN
+        store_chunk(keys + place, Chunk{{0, 0, 0, 0}});
         store_chunk(values + place, Chunk{{0, 0, 0, 0}});
       }
+      if (cache.block_table && i % CHUNKS == 0) keys[place + D].bits = from >= 0;
     }
     commit_copies();
   };
@@ -151,7 +159,8 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const long long s = slot + n * 8 + quad_column + (i & 1);
-        const bool seen = in_prefix || (s < end && (s < prefix || sees(bits[i >> 1], words, s - prefix)));
+        bool seen = in_prefix || (s < end && (s < prefix || sees(bits[i >> 1], words, s - prefix)));
+        if (cache.block_table) seen &= keys[int(s - slot) * PITCH + D].bits != 0;
         score[n][i] = seen ? score[n][i] * scale : negative_infinity();
         peak[i >> 1] = fmaxf(peak[i >> 1], score[n][i]);
       }
@@ -174,7 +183,7 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
     for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        score[n][i] = exp2_nonpositive(score[n][i] - base[i >> 1]);
+        score[n][i] = exp2_or_nan(score[n][i] - base[i >> 1]);
         sum[i >> 1] += score[n][i];
       }
 #pragma unroll
@@ -199,12 +208,12 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
     if (m_mine[h] >= pairs) continue;
     const long long row = split * rows_total + first_row + m_mine[h] / group;
     const long long at = row_offset(row, q_heads) + head * group + m_mine[h] % group;
-    const float inverse = sum[h] > 0.f ? 1.f / sum[h] : 0.f;
+    const float inverse = sum[h] == 0.f ? 0.f : 1.f / sum[h];
 #pragma unroll
     for (int n = 0; n < DIM_TILES; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) partial[row_offset(at, D) + n * 8 + quad_column + i] = out[n][2 * h + i] * inverse;
-    if (lane_id() % 4 == 0) lse[at] = sum[h] > 0.f ? largest[h] + log2f(sum[h]) : negative_infinity();
+    if (lane_id() % 4 == 0) lse[at] = sum[h] == 0.f ? negative_infinity() : largest[h] + log2f(sum[h]);
   }
 }
 
@@ -240,7 +249,7 @@ __device__ __forceinline__ void tree_attention_plain(const void* q_, const Cache
       if (i < share) dot += mine[i] * to_float(static_cast<const T*>(cache.keys)[from + i * 32 + lane_id()]);
     const float score = warp_sum(dot) * scale, peak = fmaxf(largest, score);
     const float base = peak == negative_infinity() ? 0.f : peak;
-    const float shrink = exp2_nonpositive(largest - base), weight = exp2_nonpositive(score - base);
+    const float shrink = exp2_nonpositive(largest - base), weight = exp2_or_nan(score - base);
     largest = peak;
     sum = sum * shrink + weight;
 #pragma unroll
@@ -248,11 +257,11 @@ __device__ __forceinline__ void tree_attention_plain(const void* q_, const Cache
       if (i < share) out[i] = out[i] * shrink + weight * to_float(static_cast<const T*>(cache.values)[from + i * 32 + lane_id()]);
   }
   const long long at = row_offset(split * rows_total + row, q_heads) + q_head;
-  const float inverse = sum > 0.f ? 1.f / sum : 0.f;
+  const float inverse = sum == 0.f ? 0.f : 1.f / sum;
 #pragma unroll
   for (int i = 0; i < MOST; i++)
     if (i < share) partial[row_offset(at, dim) + i * 32 + lane_id()] = out[i] * inverse;
-  if (lane_id() == 0) lse[at] = sum > 0.f ? largest + log2f(sum) : negative_infinity();
+  if (lane_id() == 0) lse[at] = sum == 0.f ? negative_infinity() : largest + log2f(sum);
 }
 
 // Joins the splits of one (row, head). A split that saw nothing has lse -inf and is not read; of a row that nothing attended
@@ -266,13 +275,14 @@ __device__ __forceinline__ void merge_attention(const float* partial, const floa
   if (!is_among(row_ptr, rows, b, row) || row - row_ptr[b] >= most_rows) splits = 0;
   float largest = negative_infinity(), sum = 0.f, value = 0.f;
   for (int s = 0; s < splits; s++) largest = fmaxf(largest, lse[row_offset(s, pairs) + at]);
-  for (int s = 0; s < splits && largest > negative_infinity(); s++) {
-    const float weight = exp2_nonpositive(lse[row_offset(s, pairs) + at] - largest);
+  if (largest == negative_infinity()) largest = 0.f;  // no split saw anything, or what all of them saw is NaN
+  for (int s = 0; s < splits; s++) {
+    const float weight = exp2_or_nan(lse[row_offset(s, pairs) + at] - largest);
     sum += weight;
-    if (weight > 0.f) value += weight * partial[row_offset(row_offset(s, pairs) + at, dim) + threadIdx.x];
+    if (weight != 0.f) value += weight * partial[row_offset(row_offset(s, pairs) + at, dim) + threadIdx.x];
   }
-  static_cast<T*>(out)[row_offset(at, dim) + threadIdx.x] = from_float<T>(sum > 0.f ? value / sum : 0.f);
-  if (merged && threadIdx.x == 0) merged[at] = sum > 0.f ? largest + log2f(sum) : negative_infinity();
+  static_cast<T*>(out)[row_offset(at, dim) + threadIdx.x] = from_float<T>(sum == 0.f ? 0.f : value / sum);
+  if (merged && threadIdx.x == 0) merged[at] = sum == 0.f ? negative_infinity() : largest + log2f(sum);
 }
 
 }  // namespace specrs

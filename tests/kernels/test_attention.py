@@ -66,6 +66,8 @@ SHAPES = [[-1, -1, 0, 0, 1, 3], [-1, 0, 1], []]
 CASES = [
     (torch.bfloat16, 64, False),
     (torch.bfloat16, 128, False),
+    (torch.bfloat16, 256, False),
+    (torch.float16, 128, False),
     (torch.float16, 256, False),
     (torch.float16, 64, False),
     (torch.float32, 64, False),
@@ -83,6 +85,35 @@ def test_attention(emulator, dtype, dim, plain, splits):
     got = tree_attention(query, keys, values, prefix, row_ptr, bits, splits=splits, plain=plain)
     arrays = [tensor.double().numpy() for tensor in (query, keys, values)]
     compare(got, expected_attention(*arrays, lengths, masks, lambda b, s: (b, s)), dtype)
+
+
+@pytest.mark.parametrize(("dtype", "plain"), [(torch.bfloat16, False), (torch.float16, True), (torch.float32, True)])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_what_is_no_number_comes_through(emulator, dtype, plain, splits):
+    """NaN where a row's query is, or a key that the row sees; the others have the bits of a sound cache."""
+    lengths, shapes = [70, 3], [[-1, -1, 0], [-1]]
+    query, keys, values, prefix, row_ptr = case(dtype, 64, 4, 2, lengths, shapes, 80)
+    keys, values = keys.nan_to_num(), values.nan_to_num()
+    bits, masks = visibility(shapes, 1)
+
+    def attend():
+        return tree_attention(query, keys, values, prefix, row_ptr, bits, splits=splits, plain=plain)
+
+    good = attend()
+    query[2, 1] = float("nan")
+    keys[0, 1, 71, 5] = float("nan")  # of node 0, which rows 1 and 3 see, in the second group of heads
+    expected = torch.zeros(6, 4, dtype=torch.bool)
+    expected[2, 1] = expected[1, 2:] = expected[3, 2:] = True
+    on_host = torch.ops.specrs.tree_attention(query, keys, values, prefix, row_ptr, bits)
+    for made in (attend(), on_host):
+        assert torch.equal(made[0].isnan().any(2), expected)
+        assert torch.equal(made[0].isnan().all(2), expected)
+        assert torch.equal(made[1].isnan(), expected)
+    for made, sound in zip(attend(), good, strict=True):
+        assert torch.equal(made[~expected], sound[~expected])
+    keys[1, :, 0] = float("nan")  # of a prefix, which all rows of a request see
+    for made in (attend(), torch.ops.specrs.tree_attention(query, keys, values, prefix, row_ptr, bits)):
+        assert bool(made[0][4:].isnan().all() and made[1][4:].isnan().all())
 
 
 def test_attention_over_pages(emulator):

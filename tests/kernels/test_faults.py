@@ -90,8 +90,8 @@ FAULTS = {
     ),
     "splits merged on a wrong base": (
         "kernels/tree_attention.cu",
-        "const float weight = exp2_nonpositive(lse[row_offset(s, pairs) + at] - largest);",
-        "const float weight = exp2_nonpositive(lse[at] - largest);",
+        "const float weight = exp2_or_nan(lse[row_offset(s, pairs) + at] - largest);",
+        "const float weight = exp2_or_nan(lse[at] - largest);",
         attention(3),
         "merge_attention",
     ),

@@ -70,7 +70,7 @@ def test_the_page_quotes_the_compiler(compiled):
 
 @pytest.mark.timeout(300)
 def test_ptx(compiler, tmp_path):
-    """The version that drivers take, and atomics that shared memory does natively: wider ones, and those of floats, loop."""
+    """The version that drivers take, and atomics that shared memory does natively: others become loops."""
     output = tmp_path / "specrs.ptx"
     command = [compiler, "-std=c++17", "-O3", f"-arch=compute_{ARCHS[0]}", "-ptx", "-o", output, CUDA / "specrs.cu"]
     subprocess.run(command, check=True)

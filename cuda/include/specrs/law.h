@@ -38,16 +38,22 @@ __device__ __forceinline__ float rate_of(float temperature) {
   return temperature > 0.f ? fminf(LOG2_E / temperature, 3.402823466e38f) : 0.f;
 }
 
-// 2^x for x <= 0, about 2 units in the last place; 0 below 2^-100, so that weight / total is never subnormal.
-__device__ __forceinline__ float exp2_nonpositive(float x) {
+// 2^x, about 2 units in the last place.
+__device__ __forceinline__ float exp2_fast(float x) {
 #ifdef __CUDACC__
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 #else
-  const float y = exp2f(x);
+  return exp2f(x);
 #endif
-  return x >= -100.f ? y : 0.f;
 }
+
+// 2^x for x <= 0; 0 below 2^-100, so that weight / total is never subnormal, and 0 for NaN.
+__device__ __forceinline__ float exp2_nonpositive(float x) { return x >= -100.f ? exp2_fast(x) : 0.f; }
+
+// The same, but NaN stays NaN.
+__device__ __forceinline__ float exp2_or_nan(float x) { return x < -100.f ? 0.f : exp2_fast(x); }
 
 __device__ __forceinline__ float law_weight(const RowLaw& law, int id, float logit) {
   if (law.rate == 0.f) return id == law.argmax ? 1.f : 0.f;
