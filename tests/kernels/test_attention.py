@@ -208,6 +208,20 @@ def test_commit_drops_moves_beyond_the_cache(emulator):
     before, lengths = tensors[0].clone(), torch.tensor([6])
     commit_cache(tensors, cache_addresses(tensors), lengths, verdict_of([[1, 3]], 2))
     assert torch.equal(tensors[0], before)
-    commit_cache(tensors, cache_addresses(tensors), torch.tensor([0]), verdict_of([[3, 1]], 2))
-    before[0, 0, 1] = before[0, 0, 4]
-    assert torch.equal(tensors[0][0, 0, 1], before[0, 0, 1])
+
+
+def test_what_is_no_path_moves_nothing(emulator):
+    """A device leaves the request's slots and length as they are, and serves the others; a host refuses it."""
+    good = [0, 2, 3]
+    for wrong, accepted in (([3, 1, 2], 3), ([1, 1, 2], 3), ([0, 2, 1], 3), ([-1, 0, 1], 3), (good, 4), (good, -1)):
+        tensors, lengths = [torch.randn(2, 1, 16, 16) for _ in range(2)], torch.tensor([4, 5])
+        before, verdict = [tensor.clone() for tensor in tensors], verdict_of([wrong, good], 3)
+        verdict.accepted[0] = accepted
+        with pytest.raises(InvalidInputError, match="an accepted path must rise"):
+            torch.ops.specrs.commit_cache(tensors, cache_addresses(tensors), lengths, *verdict[:3])
+        assert all(map(torch.equal, tensors, before))
+        commit_cache(tensors, cache_addresses(tensors), lengths, verdict)
+        assert lengths.tolist() == [4, 9]
+        for old, new in zip(before, tensors, strict=True):
+            assert torch.equal(new[0], old[0])
+            assert torch.equal(new[1, :, 6:9], old[1, :, [6, 8, 9]])

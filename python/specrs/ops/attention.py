@@ -208,7 +208,8 @@ def commit_cache(
     lengths : tensor, shape (B,)
         int64: committed slots; the anchor lies in the next one. Grows by the path and the anchor.
     verdict : Verdict
-        What stands of each draft.
+        What stands of each draft. A path must rise: a host refuses another, on a device such a request moves nothing
+        and keeps its length.
     block_table : tensor, optional
         int32 (B, pages) for a paged cache. A host refuses what it names that is no page, a device drops the move.
     """
@@ -232,7 +233,7 @@ def commit_cache(
     ]
     moves: list[Argument] = [path, accepted, path.shape[1], per_request]
     launch("commit_cache", (requests * per_request, len(tensors), 1), [*where, *moves])
-    launch("advance_lengths", (requests + 255) // 256, [lengths, accepted, bonus, requests])
+    launch("advance_lengths", (requests + 255) // 256, [lengths, path, accepted, bonus, path.shape[1], requests])
 
 
 def check_commit(
@@ -268,6 +269,13 @@ def check_commit(
             f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
         )
     return layout, strides
+
+
+def check_path(path: list[int], accepted: int) -> None:
+    """Refuse, on a host, a request of a verdict that is no path through a draft."""
+    nodes = path[: max(0, accepted)]
+    if len(nodes) != accepted or any(node <= before for node, before in zip(nodes, [-1, *nodes[:-1]], strict=True)):
+        raise InvalidInputError(f"an accepted path must rise, got {accepted} nodes of {path}")
 
 
 def check_page(page: int, pages: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specrs.errors import InvalidInputError
-from specrs.ops.attention import check_attention, check_commit, check_page
+from specrs.ops.attention import check_attention, check_commit, check_page, check_path
 from specrs.ops.draft import Verdict, check_row_ptr, check_tensor
 from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked
 from specrs.ops.rows import RowStatistics, check_statistics
@@ -172,11 +172,13 @@ def commit_cache(
     check_commit(tensors, addresses, lengths, verdict, block_table)
     page_size = tensors[0].shape[2]
     capacity = page_size * (1 if block_table is None else block_table.shape[1])
+    for nodes, count in zip(verdict.path.tolist(), verdict.accepted.tolist(), strict=True):
+        check_path(nodes, count)
     for b, (count, start) in enumerate(zip(verdict.accepted.tolist(), lengths.tolist(), strict=True)):
         if start < 0 or start + 1 + count > capacity:
             continue
-        for j, node in enumerate(verdict.path[b, : max(0, count)].tolist()):
-            if node < j or start + 1 + node >= capacity:
+        for j, node in enumerate(verdict.path[b, :count].tolist()):
+            if start + 1 + node >= capacity:
                 break
             source, target = start + 1 + node, start + 1 + j
             if block_table is None:

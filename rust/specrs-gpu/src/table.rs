@@ -87,7 +87,7 @@ pub const KERNELS: &[Kernel] = &[
     kernel("select_lengths", 256, "pPiiPifP"),
     kernel("lookup_cache", 256, "piPiP"),
     kernel("commit_cache", 256, "PpiiillliiPlpPii"),
-    kernel("advance_lengths", 256, "PPPi"),
+    kernel("advance_lengths", 256, "PpPPii"),
     Kernel { name: "tree_attention_bf16_64", threads: 128, shared: 46_080, parameters: "PPPpiiilllPPPiiifiilPP" },
     Kernel { name: "tree_attention_bf16_128", threads: 128, shared: 87_040, parameters: "PPPpiiilllPPPiiifiilPP" },
     Kernel { name: "tree_attention_bf16_256", threads: 128, shared: 101_376, parameters: "PPPpiiilllPPPiiifiilPP" },
