@@ -6,8 +6,9 @@
 // the thread and address sanitizers see the accesses.
 //
 // What is checked: all threads of a block meet at the same barrier; the lanes of a warp agree on mask and operation;
-// shared memory starts poisoned (0xFF: NaN, -1) in every block; blocks run in forward, reverse or shuffled order.
-// What is not: the weak memory model, blocks running at once, bank conflicts, registers, alignment of vector loads.
+// shared memory starts poisoned (0xFF: NaN, -1) in every block; blocks run in forward, reverse or shuffled order; loads,
+// stores and asynchronous copies of 16 bytes are aligned in global memory.
+// What is not: the weak memory model, blocks running at once, bank conflicts, registers.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -18,9 +18,11 @@
 // Blocks. One per row, 256 threads: sums over a row in float64, one to three passes, an id per thread.
 // Bytes. Per row with a child one to three reads of p (L2 after row_partials) and of q (V * 4, from L2 after the first);
 //   top-k reads p three times more.
-// Operations. Per id and pass an exponential and up to 10 in float64 (a logarithm or two more under the typical and
-//   the fuzzy rules): 56 nodes and two passes are 0.17 GFLOP, 5 us at 34 TFLOP/s of float64.
-// Floor. N * V * 4 / bandwidth for q: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s.
+// Operations. Per id and pass an exponential, two conversions to float64 and up to 10 in it (a logarithm or two more under the
+//   typical and the fuzzy rules): 56 nodes and two passes are 0.20 G, of which a multiprocessor of sm_80, 90 and 100 does at
+//   least 16 conversions and 32 others per clock, one of sm_86, 89 and 120 two of either.
+// Floor. N * V * 4 / bandwidth for q: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s. A row takes one block, and that
+//   its float64: two passes of 12 are 3.6 M, about 70 us on sm_90 and 0.7 ms on sm_86, 89 and 120, whatever N up to there.
 // Budget. relaxed_choice: 128 registers, 41 KB.
 #include "../include/specrs/choice.h"
 #include "../include/specrs/partials.h"

@@ -10,7 +10,8 @@
 //   of 50 MB), and one more for the masses; ties at the cut of top-p cost one more.
 // Operations. Truncated rows: per id and pass a key and a comparison; per id in the first pass, and per id of the bin that was
 //   chosen in the others, an addition of 32 bits in shared memory, under top-p an exponential and the carry as well.
-// Floor. Truncated rows: 7 L2 reads; one block per row, so the device is full from R = multiprocessors on.
+// Floor. Untruncated: one launch. Top-k and top-p: 7 reads of a row by one block, 2.1 MB of bfloat16 at V = 151,936, 19 us at
+//   64 B per clock from L2; as long for one row as for as many as there are multiprocessors. Only untruncated rows are split.
 // Budget. row_law: 112 registers, 41 KB.
 #include "../include/specrs/block.h"
 #include "../include/specrs/draw.h"

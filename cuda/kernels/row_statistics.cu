@@ -7,7 +7,7 @@
 // Blocks. row_partials: grid R * tiles, 256 threads, one tile of 8,192 elements per block, held in registers between
 //   its maximum and its sum, so that memory is read once. row_summary: one warp per row.
 // Bytes. R * V * size read + R * tiles * 16 written and read again (0.1 % of a bfloat16 row).
-// Operations. Per id a comparison, an exponential and 4 in float32: 64 rows are 9.7 M exponentials, 2.6 us at 16 per
+// Operations. Per id five comparisons, an exponential and 4 in float32: 64 rows are 9.7 M exponentials, 2.6 us at 16 per
 //   clock and multiprocessor.
 // Floor. R * V * size / bandwidth: 64 rows of 151,936 in bfloat16 are 19.4 MB, 4.1 us at 4.8 TB/s.
 // Budget. row_partials: 64 registers, 1 KB; row_summary: 48 registers, 0 KB.

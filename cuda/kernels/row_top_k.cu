@@ -9,7 +9,8 @@
 // Bytes. Four reads of the row, from L2 after row_partials; five when ties straddle the k-th place.
 // Operations. Per id and pass a key and a comparison; per id in the first pass, and per id of the bin that was chosen in the
 //   others, an addition of 32 bits in shared memory; k^2 comparisons to sort.
-// Floor. Four L2 reads of R * V * size; the device is full from R = multiprocessors on.
+// Floor. Four reads of a row by one block, 1.2 MB of bfloat16 at V = 151,936, 11 us at 64 B per clock from L2; as long for one
+//   row as for as many as there are multiprocessors.
 // Budget. row_top_k: 80 registers, 43 KB.
 #include "../include/specrs/block.h"
 #include "../include/specrs/law.h"

@@ -22,7 +22,7 @@
 //   Plain: 2 * P * D * size for every row and query head, Hq / Hkv * R times the cache, from L1 and L2 where neighbours share.
 // Operations. 4 R Hq P D in tensor cores, R Hq P exponentials; plain: 4 R Hq P D in float32, five shuffles per key.
 // Floor. B * Hkv * 4 P D / bandwidth: P = 32k, 8 heads of 128, one request: 134 MB, 28 us at 4.8 TB/s, and for 16 rows of 32
-//   heads in 64 splits 17 MB of partials each way. The products of 64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 15 us at 590
+//   heads in 32 splits 8.5 MB of partials each way. The products of 64 x 32k x 128 x 4 x 8 heads are 8.6 GFLOP, 15 us at 590
 //   TFLOP/s, which is what mma.sync reaches on sm_90 (60 % of the 989 of wgmma): bound by memory up to 64 rows * group per head.
 // Budget. tree_attention_64: 168 registers, 0 KB; tree_attention_128: 220 registers, 0 KB; tree_attention_256: 255 registers, 0 KB;
 //   tree_attention_plain: 72 registers, 0 KB; merge_attention: 48 registers, 0 KB (and 46 / 87 / 101 KB that a launch asks for).

@@ -9,7 +9,7 @@
 //   residual_masses launch over all rows.
 // Bytes. Every row of p (L2) and of q once.
 // Operations. Those of residual.cu for every row, about 20 in float64 per node.
-// Floor. N * V * 4 / bandwidth.
+// Floor. N * V * 4 / bandwidth: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s.
 // Budget. block_sites: 64 registers, 0 KB; accept_block: 64 registers, 0 KB.
 #include "../include/specrs/accept.h"
 

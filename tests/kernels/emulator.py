@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -95,14 +96,38 @@ class Emulator:
 
 
 @contextlib.contextmanager
-def recorded_launches(record: list):
-    """Append (kernel, blocks, shared, arguments before, buffers after) of every launch to `record`."""
+def launched(names: set[str]):
+    """Collect the kernels that are launched."""
     submit = launch_module._submit
 
+    def noting(kernel, *rest):
+        names.add(kernel)
+        submit(kernel, *rest)
+
+    launch_module._submit = noting
+    try:
+        yield
+    finally:
+        launch_module._submit = submit
+
+
+@contextlib.contextmanager
+def recorded_launches(record: list, pointed: Sequence[torch.Tensor] = ()):
+    """Append (kernel, blocks, shared, arguments before, buffers after) of every launch to `record`.
+
+    A table of the addresses of `pointed` is recorded as what they hold.
+    """
+    submit, table = launch_module._submit, [tensor.data_ptr() for tensor in pointed]
+
+    def content(x):
+        if not isinstance(x, torch.Tensor) or not x.numel():
+            return x
+        return [t.clone() for t in pointed] if table and x.reshape(-1).tolist() == table else x.detach().clone()
+
     def recording(kernel, blocks, arguments, shared, device, stream):
-        before = [x.detach().clone() if isinstance(x, torch.Tensor) and x.numel() else x for x in arguments]
+        before = [content(x) for x in arguments]
         submit(kernel, blocks, arguments, shared, device, stream)
-        after = [x.clone() for x in arguments if isinstance(x, torch.Tensor) and x.numel()]
+        after = [buffer for x in arguments for buffer in buffers_of(content(x))]
         record.append((kernel, blocks, shared, before, after))
 
     launch_module._submit = recording
@@ -110,6 +135,13 @@ def recorded_launches(record: list):
         yield
     finally:
         launch_module._submit = submit
+
+
+def buffers_of(value) -> list[torch.Tensor]:
+    """What a recorded argument holds in memory: one buffer, those of a table of addresses, or none."""
+    if isinstance(value, list):
+        return value
+    return [value] if isinstance(value, torch.Tensor) and value.numel() else []
 
 
 def replay(program: Path, record: list, folder: Path, table: dict | None = None) -> str:
@@ -129,11 +161,12 @@ def replay(program: Path, record: list, folder: Path, table: dict | None = None)
         threads, parameters = table[kernel]
         data += words(len(kernel)) + kernel.encode() + words(*blocks, threads, shared, len(before))
         for value, letter in zip(before, parameters, strict=True):
-            if isinstance(value, torch.Tensor) and value.numel():
-                raw = bytes(value.reshape(-1).view(torch.uint8).numpy())
-                data += words(1, len(raw)) + raw
+            buffers = [bytes(buffer.reshape(-1).view(torch.uint8).numpy()) for buffer in buffers_of(value)]
+            if isinstance(value, list):
+                data += words(2, len(buffers))
             else:
-                data += words(0) + scalar(value, letter)
+                data += words(1) if buffers else words(0) + scalar(value, letter)
+            data += b"".join(words(len(raw)) + raw for raw in buffers)
     (folder / "in").write_bytes(data)
     command = [str(program), str(folder / "in"), str(folder / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
@@ -159,6 +192,20 @@ def poisoned():
     finally:
         torch.use_deterministic_algorithms(was[0])
         torch.utils.deterministic.fill_uninitialized_memory = was[1]
+
+
+@contextlib.contextmanager
+def between_guards(tensors: Sequence[torch.Tensor]):
+    """Yield copies of `tensors` between guards, for kernels that reach them by address; check the guards after it."""
+    rooms = [torch.full((tensor.nbytes + 2 * GUARD,), GUARD_BYTE, dtype=torch.uint8) for tensor in tensors]
+    copies = []
+    for room, tensor in zip(rooms, tensors, strict=True):
+        assert room.data_ptr() % 16 == 0
+        copies.append(room[GUARD:-GUARD].view(tensor.dtype).view(tensor.shape))
+        copies[-1].copy_(tensor)
+    yield copies
+    for room in rooms:
+        assert bool((torch.cat([room[:GUARD], room[-GUARD:]]) == GUARD_BYTE).all()), "wrote outside a tensor"
 
 
 @contextlib.contextmanager

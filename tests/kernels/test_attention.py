@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from benches import kernels
+from tests.kernels.emulator import between_guards
 
 from specrs.errors import InvalidInputError
+from specrs.ops import torch_ops  # noqa: F401  registers the ops
 from specrs.ops.attention import cache_addresses, commit_cache, tree_attention
 from specrs.ops.verify import Verdict
 
@@ -94,7 +97,7 @@ def test_what_is_no_number_comes_through(emulator, dtype, plain, splits):
     lengths, shapes = [70, 3], [[-1, -1, 0], [-1]]
     query, keys, values, prefix, row_ptr = case(dtype, 64, 4, 2, lengths, shapes, 80)
     keys, values = keys.nan_to_num(), values.nan_to_num()
-    bits, masks = visibility(shapes, 1)
+    bits, _ = visibility(shapes, 1)
 
     def attend():
         return tree_attention(query, keys, values, prefix, row_ptr, bits, splits=splits, plain=plain)
@@ -141,6 +144,16 @@ def test_attention_of_many_rows_and_branches(emulator):
     compare(got, expected_attention(*arrays, lengths, masks, lambda b, s: (b, s)), torch.bfloat16)
 
 
+def test_the_bench_notices_a_key_that_is_left_out():
+    generator = torch.Generator().manual_seed(4)
+    query, keys, values = (torch.randn(1, 8, n, 64, generator=generator) for n in (4, 4096, 4096))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    exact = attend(query, keys, values)
+    kernels.refuse_wrong_attention("sound", exact.bfloat16(), exact)
+    with pytest.raises(SystemExit, match="a row differs from torch"):
+        kernels.refuse_wrong_attention("short", attend(query, keys[:, :, 1:], values[:, :, 1:]), exact)
+
+
 def test_attention_refuses_what_does_not_fit(stand_in):
     stand_in.open()
     query, keys, values, prefix, row_ptr = case(torch.bfloat16, 64, 4, 2, [3], [[-1]], 8)
@@ -172,11 +185,11 @@ PATHS = [[0, 2, 5, 6, 9, 11], [], [1], [0, 1, 2]]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_commit(emulator, dtype):
     generator = torch.Generator().manual_seed(1)
-    tensors = [torch.randn(4, 3, 32, 72, generator=generator).to(dtype) for _ in range(4)]
-    before = [tensor.clone() for tensor in tensors]
+    before = [torch.randn(4, 3, 32, 72, generator=generator).to(dtype) for _ in range(4)]
     start = [4, 0, 29, 10]
     lengths, verdict = torch.tensor(start), verdict_of(PATHS, 6)
-    commit_cache(tensors, cache_addresses(tensors), lengths, verdict)
+    with between_guards(before) as tensors:
+        commit_cache(tensors, cache_addresses(tensors), lengths, verdict)
     assert lengths.tolist() == [11, 1, 31, 14]
     for old, new in zip(before, tensors, strict=True):
         expected = old.clone()
@@ -190,10 +203,10 @@ def test_commit(emulator, dtype):
 def test_commit_over_pages(emulator):
     rng = np.random.default_rng(0)
     table = torch.tensor(rng.permutation(12).reshape(4, 3), dtype=torch.int32)
-    tensors = [torch.tensor(rng.standard_normal((12, 2, 8, 16)), dtype=torch.float32) for _ in range(2)]
-    before = [tensor.clone() for tensor in tensors]
+    before = [torch.tensor(rng.standard_normal((12, 2, 8, 16)), dtype=torch.float32) for _ in range(2)]
     start = [4, 0, 15, 10]
-    commit_cache(tensors, cache_addresses(tensors), torch.tensor(start), verdict_of(PATHS, 6), table)
+    with between_guards(before) as tensors:
+        commit_cache(tensors, cache_addresses(tensors), torch.tensor(start), verdict_of(PATHS, 6), table)
     for old, new in zip(before, tensors, strict=True):
         expected = old.clone()
         for b, path in enumerate(PATHS):
@@ -204,10 +217,20 @@ def test_commit_over_pages(emulator):
 
 
 def test_commit_drops_moves_beyond_the_cache(emulator):
-    tensors = [torch.randn(1, 1, 8, 16)]
-    before, lengths = tensors[0].clone(), torch.tensor([6])
-    commit_cache(tensors, cache_addresses(tensors), lengths, verdict_of([[1, 3]], 2))
+    before = torch.randn(1, 1, 8, 16)
+    with between_guards([before]) as tensors:
+        commit_cache(tensors, cache_addresses(tensors), torch.tensor([6]), verdict_of([[1, 3]], 2))
     assert torch.equal(tensors[0], before)
+
+
+def test_commit_to_the_last_slot(emulator):
+    """A move from where a cache ends; what lies behind stays."""
+    before = [torch.randn(1, 1, 8, 4) for _ in range(2)]
+    with between_guards(before) as tensors:
+        commit_cache(tensors, cache_addresses(tensors), torch.tensor([4]), verdict_of([[0, 2]], 2))
+    for old, new in zip(before, tensors, strict=True):
+        assert torch.equal(new[:, :, 6], old[:, :, 7])
+        assert torch.equal(new[:, :, [0, 1, 2, 3, 4, 5, 7]], old[:, :, [0, 1, 2, 3, 4, 5, 7]])
 
 
 def test_what_is_no_path_moves_nothing(emulator):

@@ -3,14 +3,17 @@
 import pytest
 import torch
 from tests.kernels.emulator import CUDA, SHARED, Emulator, build, recorded_launches, replay
-from tests.kernels.test_attention import case, visibility
+from tests.kernels.resources import stem
+from tests.kernels.test_attention import case, verdict_of, visibility
 from tests.kernels.test_rows import sampling
 from tests.kernels.test_verify import chain_case
 
-from specrs.ops.attention import tree_attention
+from specrs import _core
+from specrs.ops.attention import cache_addresses, commit_cache, tree_attention
 from specrs.ops.draft import DraftLaw
-from specrs.ops.outcome import select_lengths, top_k_rows
+from specrs.ops.outcome import accept_unmasked, lookup_cache, select_lengths, top_k_rows
 from specrs.ops.relaxed import RelaxedRule, verify_relaxed
+from specrs.ops.rows import row_laws, row_probs
 from specrs.ops.verify import round_coins, verify_block, verify_chain, verify_siblings, verify_walk
 
 
@@ -80,7 +83,7 @@ def verify_by_every_rule(rows, tree, laws, law, accept, emit, relaxed):
 
 @pytest.fixture(scope="module")
 def record(request):
-    """The launches of one small case of each kind."""
+    """A launch of every kernel, of attention with tensor cores at one head size."""
     stand_in = request.getfixturevalue("stand_in")
     stand_in.open()
     stand_in.configure()
@@ -89,10 +92,18 @@ def record(request):
     laws, law = sampling([(0.9, 5, 0.9, 0.01)]), DraftLaw(torch.tensor(draft))
     query, keys, values, prefix, row_ptr = case(torch.bfloat16, 64, 2, 1, [66], [[-1, 0]], 72)
     bits, _ = visibility([[-1, 0]], 1)
-    with recorded_launches(launches):
+    tensors, ids = [torch.randn(2, 2, 8, 8) for _ in range(2)], torch.ones((1, 2, 3), dtype=torch.int64)
+    with recorded_launches(launches, tensors):
         verify_by_every_rule(rows, tree, laws, law, accept, emit, RelaxedRule("top_k", (3.0,)))
         top_k_rows(rows[:1], 3)
         tree_attention(query, keys, values, prefix, row_ptr, bits)
+        tree_attention(query, keys, values, prefix, row_ptr, bits, plain=True)
+        row_probs(rows, row_laws(rows, tree.row_ptr, laws))
+        round_coins(*[torch.tensor([5])] * 3, tree.row_ptr, tree.parents)
+        select_lengths(torch.full((2,), 0.9), tree.row_ptr, torch.ones(3))
+        lookup_cache(torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3], [4, 5, 6]]))
+        accept_unmasked(ids, ids, torch.tensor([1], dtype=torch.int32), 9)
+        commit_cache(tensors, cache_addresses(tensors), torch.tensor([4, 2]), verdict_of([[0, 2], [1, 2, 3]], 3))
     seen, unique = set(), []
     for entry in launches:  # row laws are formed by each rule: once is enough
         if entry[0] not in seen:
@@ -104,7 +115,8 @@ def record(request):
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitizers_are_silent(record, sanitizer, tmp_path):
     assert replay(sanitizer_build(sanitizer), record, tmp_path) == ""
-    assert len(record) > 10
+    others = {"tree_attention_128", "tree_attention_256"}
+    assert {stem(kernel) for kernel, *_ in record} == {stem(name) for name, *_ in _core.gpu_kernels()} - others
 
 
 def test_row_pointers_do_not_lead_out_of_the_arrays(stand_in, tmp_path):

@@ -276,9 +276,10 @@ def test_chain_laws_of_the_draft(emulator, kind, weight):
         assert (len(got[0][b]), got[1][b], got[2][b]) == expected
 
 
-def test_typical_and_top_k_acceptance(emulator):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_typical_and_top_k_acceptance(emulator, dtype):
     vocabulary, epsilon, delta, count = 60, 0.3, 0.09, 3
-    rows, tree, _, accept, emit = chain_case(4, torch.float32, vocabulary)
+    rows, tree, _, accept, emit = chain_case(4, dtype, vocabulary)
     laws = [(1.0, 0, 1.0, 0.0)] * 4
     targets = targets_of(rows, tree.row_ptr.numpy(), laws)
     row_ptr = tree.row_ptr.tolist()
@@ -298,10 +299,13 @@ def test_typical_and_top_k_acceptance(emulator):
             assert (len(got[0][b]), got[1][b], got[2][b]) == expected
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_block_verification(emulator, seed):
+@pytest.mark.parametrize(
+    ("seed", "dtype"),
+    [(0, torch.float32), (1, torch.float32), (2, torch.float32), (1, torch.bfloat16), (0, torch.float16)],
+)
+def test_block_verification(emulator, seed, dtype):
     vocabulary = [30, 500, 8200][seed]
-    rows, tree, draft, accept, emit = chain_case(20 + seed, torch.float32, vocabulary)
+    rows, tree, draft, accept, emit = chain_case(20 + seed, dtype, vocabulary)
     laws = [(1.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.0, 8, 1.0, 0.0), (1.0, 0, 1.0, 0.0)]
     got = read(verify_block(rows, tree, sampling(laws), DraftLaw(torch.tensor(draft)), accept, emit))
     targets, row_ptr = targets_of(rows, tree.row_ptr.numpy(), laws), tree.row_ptr.tolist()
@@ -318,11 +322,13 @@ def test_block_verification(emulator, seed):
 
 
 @pytest.mark.parametrize("with_replacement", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-def test_siblings(emulator, seed, with_replacement):
+@pytest.mark.parametrize(
+    ("seed", "dtype"), [(0, torch.float32), (1, torch.float32), (0, torch.bfloat16), (1, torch.float16)]
+)
+def test_siblings(emulator, seed, dtype, with_replacement):
     vocabulary = [12, 300][seed]
     shapes = [[-1, -1, -1, 0, 0, 2], [-1, -1], [], [-1, 0, 0, 0, 1]]
-    rows = logits(sum(map(len, shapes)) + 4, vocabulary, torch.float32, seed=seed, scale=1.0)
+    rows = logits(sum(map(len, shapes)) + 4, vocabulary, dtype, seed=seed, scale=1.0)
     generator = np.random.default_rng(seed)
     laws = [(1.0, 0, 1.0, 0.0)] * 4
     tokens, draft = [], []

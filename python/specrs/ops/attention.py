@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
@@ -274,7 +275,7 @@ def check_commit(
 def check_path(path: list[int], accepted: int) -> None:
     """Refuse, on a host, a request of a verdict that is no path through a draft."""
     nodes = path[: max(0, accepted)]
-    if len(nodes) != accepted or any(node <= before for node, before in zip(nodes, [-1, *nodes[:-1]], strict=True)):
+    if len(nodes) != accepted or any(node <= before for before, node in pairwise([-1, *nodes])):
         raise InvalidInputError(f"an accepted path must rise, got {accepted} nodes of {path}")
 
 
