@@ -180,3 +180,17 @@ def test_commit_drops_moves_beyond_the_cache(emulator):
     commit_cache(tensors, cache_addresses(tensors), torch.tensor([0]), verdict_of([[3, 1]], 2))
     before[0, 0, 1] = before[0, 0, 4]
     assert torch.equal(tensors[0][0, 0, 1], before[0, 0, 1])
+
+
+def test_commit_refuses_tensors_off_a_16_byte_boundary(stand_in):
+    """A slice of a cache: its strides are multiples of 16 bytes, its start is not."""
+    stand_in.open()
+    whole = torch.zeros(2 * 4 * 8 * 16 + 4)
+    for start, found in ((0, None), (2, 1), (3, 1), (4, None)):
+        tensors = [torch.zeros(2, 4, 8, 16), whole[start : start + 1024].view(2, 4, 8, 16)]
+        given = (tensors, cache_addresses(tensors), torch.tensor([0, 0]), verdict_of([[], []], 1))
+        if found is None:
+            commit_cache(*given)
+            continue
+        with pytest.raises(InvalidInputError, match=rf"multiple of 16 bytes, got \d+ for tensor {found}"):
+            commit_cache(*given)

@@ -267,6 +267,11 @@ def check_commit(
         raise InvalidInputError(
             f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
         )
+    for at, tensor in enumerate(tensors):
+        if tensor.data_ptr() % 16:
+            raise InvalidInputError(
+                f"cache tensors must begin at a multiple of 16 bytes, got {tensor.data_ptr()} for tensor {at}"
+            )
     return layout, strides
 
 
