@@ -18,6 +18,9 @@ constexpr int INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_IMAGE = 200, NOT_
 
 extern "C" {
 
+// No driver has it: says that kernels are given host memory.
+extern const char specrs_takes_host_memory = 1;
+
 int cuInit(unsigned) { return refused(); }
 int cuDriverGetVersion(int* version) {
   *version = DRIVER_VERSION;

@@ -1,8 +1,11 @@
 """The launch path itself: the table of kernels, errors of driver and kernel, refused arguments."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
-from tests.kernels.emulator import IMAGE
+from tests.kernels.emulator import IMAGE, ROOT
 
 from specrs import _core
 from specrs.errors import GpuError, InvalidInputError
@@ -73,3 +76,79 @@ def test_every_op_is_silent_about_empty_batches(stand_in):
     stand_in.open()
     first, second = keys()
     assert lookup_cache(first, second[:0]).tolist() == []
+
+
+#: Each thread's calls are a process's first again and again, for an opening that failed is tried anew.
+FIRST_CALLS = """
+import sys, threading
+from specrs import _core
+from specrs.errors import GpuError
+
+def calls():
+    for _ in range(5000):
+        try:
+            _core.gpu_driver()
+        except GpuError:
+            pass
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=calls) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("done")
+"""
+
+
+def test_first_calls_of_several_threads_do_not_wait_for_each_other_for_ever():
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALLS],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env={"PYTHONPATH": str(ROOT / "python")},
+    )
+    assert done.stdout == "done\n"
+
+
+#: What a process without a stand-in says of host tensors: nothing is launched, no driver is opened.
+ON_THE_HOST = """
+import torch
+from specrs import _core
+from specrs.errors import InvalidInputError
+from specrs.ops.outcome import lookup_cache
+from specrs.ops.rows import row_statistics
+
+def launched(*_):
+    raise AssertionError("a host pointer went to the driver")
+
+_core.unsafe_launch_ptr = launched
+keys = torch.zeros((2, 3), dtype=torch.int64)
+for run in (lambda: row_statistics(torch.zeros(2, 9)), lambda: lookup_cache(keys, keys)):
+    try:
+        run()
+    except InvalidInputError as error:
+        print(error)
+"""
+
+
+def test_host_memory_is_for_a_stand_in_alone():
+    """Without one a kernel's address must be a device's: host tensors are refused before a launch."""
+    done = subprocess.run(
+        [sys.executable, "-c", ON_THE_HOST],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env={"PYTHONPATH": str(ROOT / "python")},
+    )
+    assert done.stdout == "a kernel's tensors must be on a CUDA device, got cpu\n" * 2
+
+
+def test_a_stand_in_takes_host_memory_alone(stand_in):
+    stand_in.open()
+    first, second = keys()
+    with pytest.raises(InvalidInputError, match="must be on the host, for a stand-in of the driver is open, got meta"):
+        launch("lookup_cache", 1, [first.to("meta"), 2, second.to("meta"), 1, torch.empty(1, device="meta")])
