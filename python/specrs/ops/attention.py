@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
+from specrs.ops import where
 from specrs.ops.draft import Verdict, check_device, check_tensor
 from specrs.ops.launch import Argument, launch
 
@@ -286,4 +287,5 @@ def cache_addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the addresses of `tensors` as int64 (T,) on their device."""
     import torch
 
-    return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64, device=tensors[0].device)
+    addresses = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64)
+    return where.as_tensor(addresses, tensors[0].device)
