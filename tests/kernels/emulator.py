@@ -66,6 +66,7 @@ class Emulator:
         self.library = ctypes.CDLL(str(library))
         self.library.emu_kernels.restype = ctypes.c_char_p
         self.library.emu_fault.restype = ctypes.c_char_p
+        self.library.emu_last_stream.restype = ctypes.c_uint64
         self.library.emu_configure.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
 
     def open(self) -> None:
@@ -87,11 +88,23 @@ class Emulator:
         assert self.library.cuLibraryGetKernel(ctypes.byref(kernel), None, name.encode()) == 0, name
         addresses = [ctypes.c_uint64(argument.data_ptr()) for argument in arguments]
         pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(address) for address in addresses))
+        context = ctypes.c_void_p()
+        assert self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert self.library.cuCtxPushCurrent_v2(context) == 0
         code = self.library.cuLaunchKernel(kernel, grid, 1, 1, threads, 1, 1, 0, None, pointers, None)
+        assert self.library.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
         return self.fault() if code else ""
 
     def refuse_next(self, error: int) -> None:
         self.library.emu_refuse_next(error)
+
+    def grant_shared(self, size: int = 227 * 1024) -> None:
+        """Let the device grant this much dynamic shared memory; as 9.0 does without an argument."""
+        self.library.emu_grant_shared(size)
+
+    def last_launch(self) -> tuple[int, int]:
+        """Device and stream of the last launch."""
+        return self.library.emu_last_device(), self.library.emu_last_stream()
 
 
 @contextlib.contextmanager
