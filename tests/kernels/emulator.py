@@ -16,10 +16,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 
 from specrs import _core
 from specrs.ops import launch as launch_module
+from specrs.ops import where
 
 ROOT = Path(__file__).parents[2]
 CUDA = ROOT / "cuda"
@@ -174,12 +176,36 @@ def poisoned():
         torch.utils.deterministic.fill_uninitialized_memory = was[1]
 
 
+def open_real_driver() -> None:
+    """Open the driver of this machine in the place of a stand-in, with the kernels of this build."""
+    if _core.GPU_FATBIN_BYTES is None:
+        pytest.skip("no kernels in this build: install nvcc (dependency group 'cuda', or SPECRS_NVCC) and build again")
+    _core.gpu_open()
+    where._why_not.cache_clear()
+
+
+def refuse_host_addresses(kernel: str, arguments: list) -> None:
+    """Skip a test whose kernel gets addresses of host memory past its tensors: a device has no use for them."""
+    letters = next(parameters for name, _, _, parameters in _core.gpu_kernels() if name == kernel)
+    raw = [x for x, letter in zip(arguments, letters, strict=True) if letter in "Pp" and isinstance(x, int)]
+    if raw or kernel == "commit_cache":
+        pytest.skip(f"{kernel} is given addresses of host memory; test_gpu.py has it on a device")
+
+
 @contextlib.contextmanager
-def guarded_launches():
-    """Give every kernel copies of its tensors between guard bytes, check those after it, and copy the results back."""
-    submit = launch_module._submit
+def guarded_launches(place: str = "cpu"):
+    """Give every kernel copies of its tensors between guard bytes, check those after it, and copy the results back.
+
+    The copies lie on `place`: with ``"cuda"`` and the real driver a test on host tensors runs its kernels there.
+    """
+    submit, where_of = launch_module._submit, launch_module._where
+
+    def where_copies_lie(tensors):
+        return where_of([torch.empty(0, device=place) if x.device.type == "cpu" else x for x in tensors])
 
     def guarded(kernel, blocks, arguments, shared, device, stream):
+        if place != "cpu":
+            refuse_host_addresses(kernel, arguments)
         copies = {}
         values = []
         for argument in arguments:
@@ -189,9 +215,9 @@ def guarded_launches():
             key = (argument.data_ptr(), argument.numel())
             if key not in copies:
                 size = argument.numel() * argument.element_size()
-                room = torch.full((size + 2 * GUARD + 16,), GUARD_BYTE, dtype=torch.uint8)
+                room = torch.full((size + 2 * GUARD + 16,), GUARD_BYTE, dtype=torch.uint8, device=place)
                 start = GUARD + (argument.data_ptr() - room.data_ptr() - GUARD) % 16  # as aligned as the original
-                room[start : start + size] = argument.reshape(-1).view(torch.uint8)
+                room[start : start + size].copy_(argument.reshape(-1).view(torch.uint8))
                 copies[key] = (room, argument, start, size)
             room, _, start, size = copies[key]
             values.append(room[start : start + size].view(argument.dtype))
@@ -203,8 +229,8 @@ def guarded_launches():
             )
             argument.reshape(-1).view(torch.uint8).copy_(room[start : start + size])
 
-    launch_module._submit = guarded
+    launch_module._submit, launch_module._where = guarded, where_copies_lie
     try:
         yield
     finally:
-        launch_module._submit = submit
+        launch_module._submit, launch_module._where = submit, where_of
