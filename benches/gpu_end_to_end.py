@@ -1,7 +1,7 @@
 """A small model made on the spot, end to end on a device: the same texts by kernels as by the Rust rules, and the time.
 
-Protocol: a Llama of random weights (``--layers`` x ``--hidden``) in bfloat16, whose attention is our kernel there, and in
-float32 for the comparison with plain decoding; prompts of a fixed seed, greedy and sampled, without drafts, from the
+Protocol: a Llama of random weights (``--layers`` x ``--hidden``) in bfloat16, whose attention is our kernel there, and
+in float32 for the comparison with plain decoding; prompts of a fixed seed, greedy and sampled, without drafts, from the
 cache and from a second model. Each run is done by the engine with its ops on the logits' device, and again with every
 verdict made on the host from a copy of the logits; greedy ones in float32 also by transformers alone. Texts must be
 equal; times are those of a second run. ``--device cpu`` is for a rehearsal.
