@@ -1,10 +1,11 @@
 """A small model made on the spot, end to end on a device: the same texts by kernels as by the Rust rules, and the time.
 
-Protocol: a Llama of random weights (``--layers`` x ``--hidden``, float32 for the comparison with plain decoding),
-prompts of a fixed seed, greedy and sampled, without drafts, from the cache and from a second model. Each run is done by
-the engine with its ops on the logits' device, and again with every verdict made on the host from a copy of the logits;
-greedy ones also by transformers alone. Texts must be equal; times are those of a second run. ``--device cpu`` is
-for a rehearsal. ``python benches/gpu_end_to_end.py [--record FOLDER]`` writes a dated JSON file.
+Protocol: a Llama of random weights (``--layers`` x ``--hidden``) in bfloat16, whose attention is our kernel there, and
+in float32 for the comparison with plain decoding; prompts of a fixed seed, greedy and sampled, without drafts, from the
+cache and from a second model. Each run is done by the engine with its ops on the logits' device, and again with every
+verdict made on the host from a copy of the logits; greedy ones in float32 also by transformers alone. Texts must be
+equal; times are those of a second run. ``--device cpu`` is for a rehearsal.
+``python benches/gpu_end_to_end.py [--record FOLDER]`` writes a dated JSON file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import datetime as dt
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -21,18 +23,20 @@ import transformers
 import specrs
 from specrs.engine import verifier
 from specrs.models.hf import TransformersTarget
+from specrs.ops import torch_ops
 
 VOCABULARY = 32_000
 
 
-def model(seed, hidden, layers, device):
+def model(seed, hidden, layers, device, dtype):
     torch.manual_seed(seed)
     shape = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
-    shape |= {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 4096}
+    heads = max(1, hidden // 64)  # of 64, for which there is a tensor-core kernel
+    shape |= {"num_attention_heads": heads, "num_key_value_heads": max(1, heads // 2), "max_position_embeddings": 4096}
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY, bos_token_id=None, eos_token_id=None, pad_token_id=None, **shape
     )
-    made = transformers.LlamaForCausalLM(config).to(device).eval()
+    made = transformers.LlamaForCausalLM(config).to(device, dtype).eval()
     for parameter in made.parameters():  # at its usual scale a random model writes one token for ever
         parameter.data.mul_(6.0 if parameter.dim() == 2 else 1.0)
     return made
@@ -51,24 +55,28 @@ def on_host(requests, draft, scores, logits):
     return verifier.decide(requests, draft, scores, logits.detach().cpu())[0]
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path, help="folder for the dated result")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=96)
-    options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("no CUDA device; --device cpu rehearses")
-    target_model = model(0, options.hidden, options.layers, options.device)
-    draft_model = model(0, options.hidden, options.layers, options.device)
-    del draft_model.model.layers[options.layers // 2 :]  # the same model's first half: some of its guesses stand
-    draft_model.config.num_hidden_layers = options.layers // 2
-    generator = torch.Generator().manual_seed(1)
-    loops = [torch.randint(VOCABULARY, (11,), generator=generator).tolist() for _ in range(4)]
-    prompts = [(loop * 6)[: 40 + 5 * b] for b, loop in enumerate(loops)]
-    results, verify = [], verifier.verify
+def models(options, dtype):
+    """Return a target and a draft model, the same one's first half: some of its guesses stand."""
+    target, draft = (model(0, options.hidden, options.layers, options.device, dtype) for _ in range(2))
+    del draft.model.layers[options.layers // 2 :]
+    draft.config.num_hidden_layers = options.layers // 2
+    return target, draft
+
+
+class Counted:
+    """The ops, and how often each was called."""
+
+    def __init__(self, ops):
+        self.ops, self.calls = ops, Counter()
+
+    def __getattr__(self, name):
+        self.calls[name] += 1
+        return getattr(self.ops, name)
+
+
+def compared(options, prompts, target_model, draft_model):
+    """Return the figures of each temperature and way of drafting; texts by kernels and by Rust rules must be equal."""
+    results, verify, dtype = [], verifier.verify, str(target_model.dtype).removeprefix("torch.")
     for temperature in (0.0, 0.8):
         for how in ("none", "cache", "model"):
             given = {"max_new_tokens": options.tokens, "temperature": temperature, "seed": 3, "eos_token_id": None}
@@ -85,17 +93,45 @@ def main(arguments=None):
             finally:
                 verifier.verify = verify
             if [one.ids for one in made] != [one.ids for one in expected]:
-                raise SystemExit(f"{how} at temperature {temperature}: kernels and Rust rules give different texts")
+                found = f"{dtype}, {how} at temperature {temperature}"
+                raise SystemExit(f"{found}: kernels and Rust rules give different texts")
             tokens = sum(len(one.ids) for one in made)
             accepted = sum(one.report.accepted for one in made)
             results.append(
-                {"drafter": how, "temperature": temperature, "tokens": tokens, "accepted": accepted}
+                {"dtype": dtype, "drafter": how, "temperature": temperature, "tokens": tokens, "accepted": accepted}
                 | {"tokens_per_second": tokens / seconds, "verified_on_the_host": tokens / host_seconds}
             )
             print(
-                f"{how}, temperature {temperature}: {tokens / seconds:.0f} tokens/s, verified on the host "
+                f"{dtype}, {how}, temperature {temperature}: {tokens / seconds:.0f} tokens/s, verified on the host "
                 f"{tokens / host_seconds:.0f}, {accepted} of {tokens} drafted, the same texts"
             )
+    return results
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path, help="folder for the dated result")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=96)
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device; --device cpu rehearses")
+    generator = torch.Generator().manual_seed(1)
+    loops = [torch.randint(VOCABULARY, (11,), generator=generator).tolist() for _ in range(4)]
+    prompts = [(loop * 6)[: 40 + 5 * b] for b, loop in enumerate(loops)]
+    counted = torch_ops.NAMESPACE = Counted(torch_ops.NAMESPACE)
+    try:
+        results = compared(options, prompts, *models(options, torch.bfloat16))
+        attended = counted.calls["tree_attention"]
+        print(f"bfloat16: our attention was called {attended} times")
+        if options.device == "cuda" and not attended:
+            raise SystemExit("a half-precision model on a device did not attend by our kernel")
+        target_model, draft_model = models(options, torch.float32)
+        results += compared(options, prompts, target_model, draft_model)
+    finally:
+        torch_ops.NAMESPACE = counted.ops
     plain = []
     for prompt in prompts:
         ids = torch.tensor([prompt], device=options.device)

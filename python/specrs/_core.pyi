@@ -952,6 +952,9 @@ def gpu_open(driver: str | None = None, image: bytes | None = None) -> None:
         No driver, no kernels in this build, or an image that the driver refuses.
     """
 
+def gpu_takes_host_memory() -> bool:
+    """Return whether the opened driver is a stand-in that runs kernels on host memory; False before one is opened."""
+
 def gpu_driver() -> tuple[int, int]:
     """Return the driver's version (13000 for CUDA 13.0) and the number of devices."""
 

@@ -1,9 +1,13 @@
-"""Every test of this folder runs the kernels on the stand-in driver, guarded, poisoned, in the schedule it asks for."""
+"""Every test of this folder runs the kernels on the stand-in driver, guarded, poisoned, in the schedule it asks for.
+
+Where there is a CUDA device, tests with the fixture ``emulator`` run once more there (mark ``gpu``).
+"""
 
 import shutil
 
 import pytest
-from tests.kernels.emulator import CUDA, SHARED, Emulator, build, guarded_launches, poisoned
+import torch
+from tests.kernels.emulator import CUDA, SHARED, Emulator, build, guarded_launches, open_real_driver, poisoned
 
 
 @pytest.fixture(scope="session")
@@ -15,18 +19,28 @@ def stand_in():
 SCHEDULES = [("forward", "forward", 1), ("reverse", "reverse", 1), ("shuffle", "shuffle", 7)]
 
 
-@pytest.fixture(params=SCHEDULES, ids=[schedule[0] for schedule in SCHEDULES])
-def schedule(request):
-    return request.param
+RUNS = [pytest.param(schedule, id=schedule[0]) for schedule in SCHEDULES]
+if torch.cuda.is_available():
+    RUNS.append(pytest.param(None, id="device", marks=pytest.mark.gpu))
 
 
-@pytest.fixture
-def emulator(stand_in, schedule):
-    """The stand-in driver in one of the schedules."""
-    stand_in.open()
-    stand_in.configure(*schedule)
-    with poisoned(), guarded_launches():
-        yield stand_in
+@pytest.fixture(autouse=True)
+def driver(request):
+    """What a test marked ``gpu`` launches by: the real driver, whatever an earlier test has opened."""
+    if request.node.get_closest_marker("gpu") is not None:
+        open_real_driver()
+
+
+@pytest.fixture(params=RUNS)
+def emulator(request):
+    """The stand-in driver in one of the schedules; on a machine with a device that one, too."""
+    place = "cpu" if request.param is not None else "cuda"
+    if request.param is not None:
+        stand_in = request.getfixturevalue("stand_in")
+        stand_in.open()
+        stand_in.configure(*request.param)
+    with poisoned(), guarded_launches(place):
+        yield place
 
 
 @pytest.fixture

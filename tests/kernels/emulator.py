@@ -17,10 +17,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import torch
 
 from specrs import _core
 from specrs.ops import launch as launch_module
+from specrs.ops import where
 
 ROOT = Path(__file__).parents[2]
 CUDA = ROOT / "cuda"
@@ -67,6 +69,7 @@ class Emulator:
         self.library = ctypes.CDLL(str(library))
         self.library.emu_kernels.restype = ctypes.c_char_p
         self.library.emu_fault.restype = ctypes.c_char_p
+        self.library.emu_last_stream.restype = ctypes.c_uint64
         self.library.emu_configure.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
 
     def open(self) -> None:
@@ -88,11 +91,23 @@ class Emulator:
         assert self.library.cuLibraryGetKernel(ctypes.byref(kernel), None, name.encode()) == 0, name
         addresses = [ctypes.c_uint64(argument.data_ptr()) for argument in arguments]
         pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(address) for address in addresses))
+        context = ctypes.c_void_p()
+        assert self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert self.library.cuCtxPushCurrent_v2(context) == 0
         code = self.library.cuLaunchKernel(kernel, grid, 1, 1, threads, 1, 1, 0, None, pointers, None)
+        assert self.library.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
         return self.fault() if code else ""
 
     def refuse_next(self, error: int) -> None:
         self.library.emu_refuse_next(error)
+
+    def grant_shared(self, size: int = 227 * 1024) -> None:
+        """Let the device grant this much dynamic shared memory; as 9.0 does without an argument."""
+        self.library.emu_grant_shared(size)
+
+    def last_launch(self) -> tuple[int, int]:
+        """Device and stream of the last launch."""
+        return self.library.emu_last_device(), self.library.emu_last_stream()
 
 
 @contextlib.contextmanager
@@ -194,6 +209,22 @@ def poisoned():
         torch.utils.deterministic.fill_uninitialized_memory = was[1]
 
 
+def open_real_driver() -> None:
+    """Open the driver of this machine in the place of a stand-in, with the kernels of this build."""
+    if _core.GPU_FATBIN_BYTES is None:
+        pytest.skip("no kernels in this build: install nvcc (dependency group 'cuda', or SPECRS_NVCC) and build again")
+    _core.gpu_open()
+    where._why_not.cache_clear()
+
+
+def refuse_host_addresses(kernel: str, arguments: list) -> None:
+    """Skip a test whose kernel gets addresses of host memory past its tensors: a device has no use for them."""
+    letters = next(parameters for name, _, _, parameters in _core.gpu_kernels() if name == kernel)
+    raw = [x for x, letter in zip(arguments, letters, strict=True) if letter in "Pp" and isinstance(x, int)]
+    if raw or kernel == "commit_cache":
+        pytest.skip(f"{kernel} is given addresses of host memory; test_gpu.py has it on a device")
+
+
 @contextlib.contextmanager
 def between_guards(tensors: Sequence[torch.Tensor]):
     """Yield copies of `tensors` between guards, for kernels that reach them by address; check the guards after it."""
@@ -209,11 +240,19 @@ def between_guards(tensors: Sequence[torch.Tensor]):
 
 
 @contextlib.contextmanager
-def guarded_launches():
-    """Give every kernel copies of its tensors between guard bytes, check those after it, and copy the results back."""
-    submit = launch_module._submit
+def guarded_launches(place: str = "cpu"):
+    """Give every kernel copies of its tensors between guard bytes, check those after it, and copy the results back.
+
+    The copies lie on `place`: with ``"cuda"`` and the real driver a test on host tensors runs its kernels there.
+    """
+    submit, where_of = launch_module._submit, launch_module._where
+
+    def where_copies_lie(tensors):
+        return where_of([torch.empty(0, device=place) if x.device.type == "cpu" else x for x in tensors])
 
     def guarded(kernel, blocks, arguments, shared, device, stream):
+        if place != "cpu":
+            refuse_host_addresses(kernel, arguments)
         copies = {}
         values = []
         for argument in arguments:
@@ -223,9 +262,9 @@ def guarded_launches():
             key = (argument.data_ptr(), argument.numel())
             if key not in copies:
                 size = argument.numel() * argument.element_size()
-                room = torch.full((size + 2 * GUARD + 16,), GUARD_BYTE, dtype=torch.uint8)
+                room = torch.full((size + 2 * GUARD + 16,), GUARD_BYTE, dtype=torch.uint8, device=place)
                 start = GUARD + (argument.data_ptr() - room.data_ptr() - GUARD) % 16  # as aligned as the original
-                room[start : start + size] = argument.reshape(-1).view(torch.uint8)
+                room[start : start + size].copy_(argument.reshape(-1).view(torch.uint8))
                 copies[key] = (room, argument, start, size)
             room, _, start, size = copies[key]
             values.append(room[start : start + size].view(argument.dtype))
@@ -237,8 +276,8 @@ def guarded_launches():
             )
             argument.reshape(-1).view(torch.uint8).copy_(room[start : start + size])
 
-    launch_module._submit = guarded
+    launch_module._submit, launch_module._where = guarded, where_copies_lie
     try:
         yield
     finally:
-        launch_module._submit = submit
+        launch_module._submit, launch_module._where = submit, where_of

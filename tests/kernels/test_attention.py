@@ -248,3 +248,17 @@ def test_what_is_no_path_moves_nothing(emulator):
         for old, new in zip(before, tensors, strict=True):
             assert torch.equal(new[0], old[0])
             assert torch.equal(new[1, :, 6:9], old[1, :, [6, 8, 9]])
+
+
+def test_commit_refuses_tensors_off_a_16_byte_boundary(stand_in):
+    """A slice of a cache: its strides are multiples of 16 bytes, its start is not."""
+    stand_in.open()
+    whole = torch.zeros(2 * 4 * 8 * 16 + 4)
+    for start, found in ((0, None), (2, 1), (3, 1), (4, None)):
+        tensors = [torch.zeros(2, 4, 8, 16), whole[start : start + 1024].view(2, 4, 8, 16)]
+        given = (tensors, cache_addresses(tensors), torch.tensor([0, 0]), verdict_of([[], []], 1))
+        if found is None:
+            commit_cache(*given)
+            continue
+        with pytest.raises(InvalidInputError, match=rf"multiple of 16 bytes, got \d+ for tensor {found}"):
+            commit_cache(*given)

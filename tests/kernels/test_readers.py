@@ -98,15 +98,79 @@ def test_a_device_without_our_kernels_gives_its_logits_to_the_host(monkeypatch):
         raise GpuError("no code for this device")
 
     monkeypatch.setattr(_core, "gpu_prepare", refuse)
-    where._runs_kernels.cache_clear()
+    where._why_not.cache_clear()
     try:
         with device_logits(monkeypatch, target.model) as fetched, pytest.warns(UserWarning, match="no code") as noted:
             made = specrs.generate(target, PROMPT, **OPTIONS)
     finally:
-        where._runs_kernels.cache_clear()
+        where._why_not.cache_clear()
     assert made.ids == expected.ids
     assert len(noted) == 1
     assert all(shape[-1] == target.vocab_size for shape in fetched)  # the verdict is the host's
+
+
+@pytest.mark.parametrize(("error", "tries"), [("CUDA_ERROR_OUT_OF_MEMORY (2)", 2), ("CUDA_ERROR_OTHER (999)", 1)])
+def test_short_memory_is_tried_again_and_nothing_else(monkeypatch, error, tries):
+    """The first try fails: with memory that is there later the kernels run, with a lasting reason they never do."""
+    tried = []
+
+    def prepare(device):
+        tried.append(device)
+        if len(tried) == 1:
+            raise GpuError(f"cuDevicePrimaryCtxRetain failed with {error}")
+
+    monkeypatch.setattr(_core, "gpu_prepare", prepare)
+    where._why_not.cache_clear()
+    rows = torch.zeros(2, 3).as_subclass(DeviceTensor)
+    try:
+        with pytest.warns(UserWarning, match="do not run on CUDA device 0") as noted:
+            found = [where.on_a_device(rows) for _ in range(3)]
+    finally:
+        where._why_not.cache_clear()
+    assert found == [False, tries == 2, tries == 2]
+    assert tried == [0] * tries
+    assert len(noted) == 1
+
+
+def uploads(monkeypatch):
+    """Let copies to a CUDA device stay on the host; which tensors went, whether pinned, whether the host waited."""
+    noted, pinned, to = [], [], torch.Tensor.to
+
+    def pin(tensor):
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    def moved(tensor, *given, non_blocking=False, **options):
+        if torch.device("cuda", 0) not in given:
+            return to(tensor, *given, non_blocking=non_blocking, **options)
+        noted.append((any(tensor is one for one in pinned), non_blocking))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", moved)
+    return noted
+
+
+def test_what_goes_to_a_device_does_not_wait_for_it(monkeypatch):
+    """Through pinned memory, which torch keeps until the copy is done; on a host the array itself."""
+    array, device = np.arange(6), torch.device("cuda", 0)
+    host = where.as_tensor(array, torch.device("cpu"))
+    assert host.data_ptr() == array.ctypes.data
+    noted = uploads(monkeypatch)
+    assert torch.equal(where.as_tensor(array, device), host)
+    assert torch.equal(where.as_tensor(host, device), host)
+    assert noted == [(True, True)] * 2
+
+
+def test_a_forward_is_given_all_by_such_copies(monkeypatch):
+    """Ids, positions and the rows to keep: the layers' launches follow without the host waiting in between."""
+    target = tiny_target("llama")
+    state = target.new_state(8)
+    target.prefill(state, PROMPT[:4])
+    monkeypatch.setattr(TransformersTarget, "device", torch.device("cuda", 0))
+    noted = uploads(monkeypatch)
+    assert len(target.score([state], [PROMPT[4:5]], Draft.chains([PROMPT[5:7]])).logits) == 3
+    assert noted == [(True, True)] * 3
 
 
 def test_a_policy_is_told_the_same_of_the_law(monkeypatch):

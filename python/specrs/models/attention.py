@@ -268,7 +268,7 @@ def _attend(
     softcap: float | None,
 ) -> torch.Tensor:
     if mask is not None:
-        mask = mask.to(query.device)
+        mask = where.as_tensor(mask, query.device)
     if softcap is None:
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)

@@ -215,11 +215,11 @@ class TransformersTarget:
         """
         device = self.device
         positions = np.concatenate([segment.positions for segment in segments])
-        keep = torch.as_tensor(np.asarray(rows, np.int64), device=device)
+        keep = where.as_tensor(np.asarray(rows, np.int64), device)
         all_rows = len(rows) == len(ids)
         arguments: dict[str, Any] = {
-            "input_ids": torch.from_numpy(ids)[None].to(device),
-            "position_ids": torch.from_numpy(positions)[None].to(device),
+            "input_ids": where.as_tensor(ids[None], device),
+            "position_ids": where.as_tensor(positions[None], device),
             "use_cache": True,
         }
         forward = PackedForward(segments, row_invariant=self.accelerated)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
+from specrs.ops import where
 from specrs.ops.draft import Verdict, check_device, check_tensor
 from specrs.ops.launch import Argument, launch
 
@@ -269,6 +270,11 @@ def check_commit(
         raise InvalidInputError(
             f"a head's bytes and the strides must be multiples of 16, got {slot_bytes} and {strides}"
         )
+    for at, tensor in enumerate(tensors):
+        if tensor.data_ptr() % 16:
+            raise InvalidInputError(
+                f"cache tensors must begin at a multiple of 16 bytes, got {tensor.data_ptr()} for tensor {at}"
+            )
     return layout, strides
 
 
@@ -290,4 +296,5 @@ def cache_addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the addresses of `tensors` as int64 (T,) on their device."""
     import torch
 
-    return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64, device=tensors[0].device)
+    addresses = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64)
+    return where.as_tensor(addresses, tensors[0].device)

@@ -17,7 +17,7 @@ Argument: TypeAlias = "torch.Tensor | int | float | None"
 
 
 def _where(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """Return (device ordinal, stream) of tensors that must share a device."""
+    """Return (device ordinal, stream) of tensors that must share a device, one that the driver's kernels run on."""
     import torch
 
     device = tensors[0].device
@@ -25,7 +25,11 @@ def _where(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
         if tensor.device != device:
             message = f"all tensors of a kernel must be on one device, got {device} and {tensor.device}"
             raise InvalidInputError(message)
-    if device.type != "cuda":  # the stand-in driver of the tests runs on host memory
+    on_host = _core.gpu_takes_host_memory()
+    if device.type != ("cpu" if on_host else "cuda"):
+        where = "on the host, for a stand-in of the driver is open" if on_host else "on a CUDA device"
+        raise InvalidInputError(f"a kernel's tensors must be {where}, got {device}")
+    if on_host:
         return 0, 0
     index = device.index if device.index is not None else torch.cuda.current_device()
     return index, int(torch.cuda.current_stream(index).cuda_stream)
@@ -70,7 +74,8 @@ def launch(
     Raises
     ------
     InvalidInputError
-        Tensors on several devices or not contiguous, arguments of the wrong number or type.
+        Tensors on several devices, on none that the kernels run on, or not contiguous; arguments of the wrong number
+        or type.
     GpuError
         No driver, no kernels in this build, or an error of the driver.
     """

@@ -16,22 +16,41 @@ if TYPE_CHECKING:
     import torch
 
 
+#: The driver's name of an error that may be gone at the next try.
+_MAY_PASS = "CUDA_ERROR_OUT_OF_MEMORY"
+
+
 def on_a_device(rows: Any) -> bool:
     """Return whether an array or tensor lies on a CUDA device that our kernels run on."""
-    return bool(getattr(rows, "is_cuda", False)) and _runs_kernels(rows.get_device())
+    if not getattr(rows, "is_cuda", False):
+        return False
+    device = rows.get_device()
+    try:
+        why = _why_not(device)
+    except GpuError as error:
+        why = str(error)
+        _warn(device, why)
+    return why is None
 
 
 @functools.cache
-def _runs_kernels(device: int) -> bool:
+def _why_not(device: int) -> str | None:
+    """Return why the kernels will not run on a device, None if they do; an error that may pass is raised, not kept."""
     try:
         _core.gpu_prepare(device)
     except GpuError as error:
-        warnings.warn(
-            f"our kernels do not run on CUDA device {device}: {error}; each round's logits are copied to the host",
-            stacklevel=2,
-        )
-        return False
-    return True
+        if _MAY_PASS in str(error):
+            raise
+        _warn(device, str(error))
+        return str(error)
+    return None
+
+
+def _warn(device: int, why: str) -> None:
+    warnings.warn(
+        f"our kernels do not run on CUDA device {device}: {why}; each round's logits are copied to the host",
+        stacklevel=3,
+    )
 
 
 def on_host(rows: Any) -> Any:
@@ -45,10 +64,17 @@ def as_array(rows: Any) -> npt.NDArray[Any]:
 
 
 def as_tensor(rows: Any, device: torch.device) -> torch.Tensor:
-    """Return a tensor on ``device`` of what may be an array."""
+    """Return a tensor on ``device`` of what may be an array.
+
+    What goes from the host to a CUDA device goes through pinned memory: the copy takes its place in the device's work,
+    and the host does not wait until all before it is done. Torch keeps that memory until then.
+    """
     import torch
 
-    return torch.as_tensor(rows).to(device)
+    tensor = torch.as_tensor(rows)
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def moment(rows: Any) -> torch.cuda.Event | None:

@@ -18,6 +18,8 @@ unsafe extern "C" {
 
 /// The functions that we call. Loaded once; the library stays open for the life of the process.
 pub(crate) struct Driver {
+    /// A stand-in for tests, which runs the kernels on the host and says so by a symbol that no driver has.
+    pub(crate) takes_host_memory: bool,
     get_error_name: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
     get_version: unsafe extern "C" fn(*mut c_int) -> Code,
     device_count: unsafe extern "C" fn(*mut c_int) -> Code,
@@ -75,6 +77,7 @@ impl Driver {
         }
         let init: unsafe extern "C" fn(c_uint) -> Code = symbol!("cuInit");
         let driver = Self {
+            takes_host_memory: find(library, "specrs_takes_host_memory").is_ok(),
             get_error_name: symbol!("cuGetErrorName"),
             get_version: symbol!("cuDriverGetVersion"),
             device_count: symbol!("cuDeviceGetCount"),

@@ -110,6 +110,11 @@ impl Gpu {
         self.driver.version()
     }
 
+    /// Whether the driver is a stand-in that runs the kernels on host memory, as in our tests; no device does.
+    pub fn takes_host_memory(&self) -> bool {
+        self.driver.takes_host_memory
+    }
+
     /// Number of devices.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
 //! The CUDA kernels (`specrs_gpu`): one process-wide set, opened by the first call that needs it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyList};
 use specrs_gpu::{Argument, Gpu, GpuError, KERNELS, embedded_bytes};
 
@@ -18,8 +19,13 @@ fn to_py(py: Python<'_>, error: &GpuError) -> PyErr {
     raise(py, name, &error.to_string())
 }
 
+/// The process-wide set. Who waits for it gives up the GIL, which its holder may need before it can let go.
+fn slot(py: Python<'_>) -> MutexGuard<'static, Option<Arc<Gpu>>> {
+    GPU.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+}
+
 fn current(py: Python<'_>) -> PyResult<Arc<Gpu>> {
-    let mut slot = GPU.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut slot = slot(py);
     if let Some(gpu) = slot.as_ref() {
         return Ok(gpu.clone());
     }
@@ -34,8 +40,14 @@ fn current(py: Python<'_>) -> PyResult<Arc<Gpu>> {
 fn gpu_open(py: Python<'_>, driver: Option<String>, image: Option<Bound<'_, PyBytes>>) -> PyResult<()> {
     let image = image.map(|bytes| bytes.as_bytes().to_vec());
     let opened = py.detach(|| Gpu::open(driver.as_deref(), image.as_deref())).map_err(|error| to_py(py, &error))?;
-    *GPU.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(opened));
+    *slot(py) = Some(Arc::new(opened));
     Ok(())
+}
+
+/// Whether the opened driver is a stand-in, whose kernels take host memory; false before one is opened.
+#[pyfunction]
+fn gpu_takes_host_memory(py: Python<'_>) -> bool {
+    slot(py).as_ref().is_some_and(|gpu| gpu.takes_host_memory())
 }
 
 /// Version of the driver and number of devices.
@@ -99,6 +111,7 @@ fn unsafe_launch_ptr(
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("GPU_FATBIN_BYTES", embedded_bytes())?;
     m.add_function(wrap_pyfunction!(gpu_open, m)?)?;
+    m.add_function(wrap_pyfunction!(gpu_takes_host_memory, m)?)?;
     m.add_function(wrap_pyfunction!(gpu_driver, m)?)?;
     m.add_function(wrap_pyfunction!(gpu_prepare, m)?)?;
     m.add_function(wrap_pyfunction!(gpu_kernels, m)?)?;
