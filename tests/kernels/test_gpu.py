@@ -146,14 +146,14 @@ CAPTURED = ["verify_round", "tree_attention", "row_statistics", "verify_chain_ou
 
 def replay_equals_eager(name, run, given, graph, capture):
     """What an op makes or changes, called and then replayed twice from a graph, from the same state each time."""
-    filled = []
+    filled, named = [], {}
     if name == "commit_cache":
         filled = [*given[0], given[2]]
     elif name.endswith("_out"):
         filled = [torch.full_like(tensor, -7) for tensor in torch_ops.OPS[name.removesuffix("_out")][0](*given)]
-        given = [*given, *filled]
+        named = dict(zip(torch_ops.TABLE[name.removesuffix("_out")].results, filled, strict=True))
     before = [tensor.clone() for tensor in filled]
-    made = run(*given)
+    made = run(*given, **named)
     eager = [tensor.clone() for tensor in filled or flat(made)]
 
     def reset():
@@ -162,7 +162,7 @@ def replay_equals_eager(name, run, given, graph, capture):
 
     reset()
     with capture(graph):
-        made = run(*given)
+        made = run(*given, **named)
     results = filled or flat(made)
     for _ in range(2):
         reset()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specrs.errors import InvalidInputError
 from specrs.ops import where
-from specrs.ops.draft import Verdict, check_device, check_tensor
+from specrs.ops.draft import Layout, Verdict, check_device, check_tensor, to_fill
 from specrs.ops.launch import Argument, launch
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def tree_attention(
     splits: int = 1,
     most_rows: int | None = None,
     plain: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend from anchor and nodes to their prefix and ancestors. No mask is formed.
 
@@ -104,6 +105,8 @@ def tree_attention(
         Most rows of one request, R without it; on a device further ones see nothing.
     plain : bool
         Take the kernel without tensor cores, which float32 and other head sizes take anyway.
+    out : (tensor, tensor), optional
+        Tensors to fill, of what is returned.
 
     Returns
     -------
@@ -120,7 +123,7 @@ def tree_attention(
     scale = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
     partial = torch.empty((splits, rows, q_heads, dim), dtype=torch.float32, device=query.device)
     lse = torch.empty((splits, rows, q_heads), dtype=torch.float32, device=query.device)
-    out, merged = torch.empty_like(query), torch.empty((rows, q_heads), dtype=torch.float32, device=query.device)
+    attended, merged = to_fill(out, query, attention_layout(query))
     name = _names()[query.dtype]
     table_width = 0 if block_table is None else block_table.shape[1]
     # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
@@ -140,8 +143,17 @@ def tree_attention(
         arguments = [query, *cache, lengths, row_ptr, *tail]
         launch(f"tree_attention_{name}_{dim}", grid, arguments, shared=_attention_bytes(dim))
     owners: list[Argument] = [row_ptr, requests, most_rows]
-    launch(f"merge_attention_{name}", rows * q_heads, [partial, lse, splits, rows, q_heads, dim, *owners, out, merged])
-    return out, merged
+    launch(
+        f"merge_attention_{name}", rows * q_heads, [partial, lse, splits, rows, q_heads, dim, *owners, attended, merged]
+    )
+    return attended, merged
+
+
+def attention_layout(query: torch.Tensor, *_: torch.Tensor | float | None) -> Layout:
+    """Return the layout of what :func:`tree_attention` returns."""
+    import torch
+
+    return {"out": (query.dtype, tuple(query.shape)), "lse": (torch.float32, tuple(query.shape[:2]))}
 
 
 def _names() -> dict[torch.dtype, str]:

@@ -181,15 +181,10 @@ def _without_statistics(run: Callable[..., outcome.BestIds]) -> Callable[..., tu
     return best
 
 
-def attention_cuda(*arguments: Any) -> tuple[Tensor, Tensor]:
+def attention_cuda(*arguments: Any, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Run :func:`specrs.ops.attention.tree_attention` on the arguments of the schema."""
     named = dict(zip(("scale", "block_table", "splits", "most_rows"), arguments[6:], strict=False))
-    return attention.tree_attention(*arguments[:6], **named)
-
-
-def attention_layout(query: Tensor, *_: Any) -> Layout:
-    """Return the layout of attended values and log-sum-exp."""
-    return {"out": (query.dtype, tuple(query.shape)), "lse": (torch.float32, tuple(query.shape[:2]))}
+    return attention.tree_attention(*arguments[:6], **named, out=out)
 
 
 def _copying(run: Callable[..., Any], layout: Callable[..., Layout]) -> Callable[..., Any]:
@@ -296,9 +291,9 @@ TABLE: dict[str, Op] = {
         "Tensor query, Tensor keys, Tensor values, Tensor lengths, Tensor row_ptr, Tensor visibility, "
         "float? scale=None, Tensor? block_table=None, int splits=1, int? most_rows=None",
         ("out", "lse"),
-        _copying(attention_cuda, attention_layout),
+        attention_cuda,
         cpu.tree_attention,
-        attention_layout,
+        attention.attention_layout,
     ),
     "commit_cache": Op(
         "Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, "
