@@ -1,5 +1,6 @@
 """What an installed specrs does with numpy alone (B84): run by `./dev wheel`, in an empty environment."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,9 @@ import specrs  # noqa: E402
 
 seconds = time.perf_counter() - start
 assert not {"torch", "transformers"} & set(sys.modules), "the core must import neither"
+
+kernels = specrs._core.GPU_FATBIN_BYTES
+assert kernels or "SPECRS_REQUIRE_NVCC" not in os.environ, "built with a CUDA compiler, and has no kernels"
 
 import numpy as np  # noqa: E402
 
@@ -34,5 +38,6 @@ assert "specrs[hf]" in said, f"loading a model without torch must name the extra
 version = subprocess.run([sys.executable, "-m", "specrs.cli", "--version"], capture_output=True, text=True, check=True)
 assert specrs.__version__ in version.stdout
 sys.stdout.write(
-    f"specrs {specrs.__version__}: cache drafting, verification, command line; imported in {1000 * seconds:.0f} ms\n"
+    f"specrs {specrs.__version__}: cache drafting, verification, command line; imported in {1000 * seconds:.0f} ms; "
+    f"{kernels or 0:,} bytes of kernels\n"
 )
