@@ -32,6 +32,23 @@ def test_b66_a_drafter_that_does_not_pay_is_left_alone_and_comes_back(name):
     assert np.mean(later[-100:]) > 1, "acceptance rose, so drafting came back"
 
 
+def test_what_other_texts_taught_does_not_silence_a_new_one():
+    """A draft model that fails on one text is tried on the next, and goes on as long as it is right."""
+    learned = _core.Learned("ratio", None)
+    options = {"stepwise": True, "table": cost(0.02), "learned": learned}
+
+    def text(number):
+        machine = Machine(policy("libra", **options), per_row=0.02, per_draft_token=0.4)
+        machine.requests = [request(number)]
+        return machine
+
+    assert sum(text(0).rounds(200, 0.1, confidence=0.5)[50:]) <= 10
+    like_it = text(1)
+    like_it.rounds(60, 0.0, confidence=0.5)
+    assert like_it.seconds < 1.03 * like_it.tokens, "two drafts on trial and a probe, of 60 rounds"
+    assert min(text(2).rounds(10, 1.0, confidence=0.95)) > 0
+
+
 @pytest.mark.parametrize("name", ["libra", "goodput"])
 def test_b81_the_batch_decides_and_not_the_acceptance(name):
     """B81: acceptance 0.85 throughout; scoring is nearly free for one request and costs by the row for 32."""

@@ -14,8 +14,6 @@ const MODES: usize = 8;
 const RECENT: f64 = 0.05;
 /// Verdicts that the prior is worth.
 const PRIOR: f64 = 20.0;
-/// What is accepted of a stated confidence before anything was seen.
-const PRIOR_RATIO: f64 = 0.95;
 /// Verdicts that a bin's stated confidence counts for.
 const BIN_PRIOR: f64 = 6.0;
 /// What a bin's record loses per verdict, so that a change of workload is followed.
@@ -78,9 +76,10 @@ pub struct Bin {
 }
 
 impl Calibration {
-    /// Online ratios that have seen nothing.
+    /// Online ratios that have seen nothing: a confidence is taken at its word, which a long draft needs, where a doubt
+    /// about each token multiplies.
     pub fn ratio() -> Self {
-        let new = Ratio { accepted: PRIOR_RATIO, stated: 1.0, weight: 0.0 };
+        let new = Ratio { accepted: 1.0, stated: 1.0, weight: 0.0 };
         Self::Ratio(Box::new([[new; POSITIONS]; MODES]))
     }
 

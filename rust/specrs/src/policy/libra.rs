@@ -1,6 +1,7 @@
 //! `libra`: as many tokens as pay, by calibrated confidences and measured costs; the exact form of `LibraSpec`
 //! (Lin et al., arXiv:2608.08721), for chains, trees and batches.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::allocate::{allocate, survival};
@@ -14,6 +15,9 @@ use crate::error::{Error, Result};
 const HORIZON: usize = 8;
 /// Rounds without a draft after which a token-by-token drafter is tried again.
 const PROBE: u32 = 32;
+/// Drafts that a request gets whatever is expected of them, at its start and again after one whose first token was kept:
+/// what other texts taught says little about a new one.
+const TRIAL: u8 = 2;
 
 /// What a second is worth while a draft is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +67,8 @@ pub struct Libra {
     /// Chains of the round in the making: survival, expected tokens, length.
     chains: Vec<(f64, f64, usize)>,
     resting: u32,
+    /// Drafts on trial that each request has left.
+    trials: HashMap<u64, u8>,
     survival: Vec<f32>,
     depths: Vec<u32>,
     seconds: Vec<f64>,
@@ -81,6 +87,7 @@ impl Libra {
             learned,
             chains: Vec::new(),
             resting: 0,
+            trials: HashMap::new(),
             survival: Vec::new(),
             depths: Vec::new(),
             seconds: Vec::new(),
@@ -203,7 +210,8 @@ impl LengthPolicy for Libra {
         let before = out.iter().copied().max().unwrap_or(0);
         for b in 0..round.batch() {
             let room = out[b];
-            if room > 0 && !self.goes_on(round, &learned, b, 1.0, None, round.batch(), 0, going, room) {
+            let on_trial = *self.trials.entry(round.ids[b]).or_insert(TRIAL) > 0;
+            if room > 0 && !on_trial && !self.goes_on(round, &learned, b, 1.0, None, round.batch(), 0, going, room) {
                 out[b] = 0;
             }
         }
@@ -300,6 +308,21 @@ impl LengthPolicy for Libra {
         let rows = round.batch() + outcome.draft.parents.len();
         lock(&self.cost).observe(round.batch(), round.context, rows, outcome.score_seconds);
         lock(&self.learned).observe(round, outcome);
+        if !self.options.stepwise {
+            return;
+        }
+        for (b, (id, chain)) in round.ids.iter().zip(&self.chains).enumerate() {
+            let kept = outcome.accepted_of(b) > 0;
+            // What was drafted and cut is a draft for nothing, too.
+            if kept || chain.2 > 0 || !outcome.draft.nodes(b).is_empty() {
+                let trials = self.trials.entry(*id).or_insert(TRIAL);
+                *trials = if kept { TRIAL } else { trials.saturating_sub(1) };
+            }
+        }
+    }
+
+    fn forget(&mut self, id: u64) {
+        self.trials.remove(&id);
     }
 }
 
