@@ -283,7 +283,7 @@ def test_the_run_of_a_test_on_a_device_is_rehearsed(stand_in, monkeypatch):
 
     monkeypatch.setattr(launch_module, "_where", noted)
     with poisoned(), guarded_launches("cpu"):
-        test_verify.test_siblings("cpu", 1, False)
+        test_verify.test_siblings("cpu", 1, torch.float16, False)
         test_attention.test_attention("cpu", torch.bfloat16, 128, False, 3)
         test_attention.test_attention_over_pages("cpu")
     assert asked
