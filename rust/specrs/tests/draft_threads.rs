@@ -63,7 +63,9 @@ fn threads_lose_nothing_and_meet_only_the_errors_they_should() {
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
         // `ThreadSanitizer` follows a join, but not how a scope waits at its end.
-        all.into_iter().for_each(|thread| thread.join().expect("no thread fails"));
+        for thread in all {
+            thread.join().expect("no thread fails");
+        }
     });
     let rounds = rounds() as usize;
     let stats = cache.stats();
@@ -116,6 +118,8 @@ fn readers_see_whole_states_while_text_comes_and_goes() {
                 }
             }
         }));
-        all.into_iter().for_each(|thread| thread.join().expect("no thread fails"));
+        for thread in all {
+            thread.join().expect("no thread fails");
+        }
     });
 }
