@@ -17,6 +17,12 @@ from specrs.ops.launch import launch
 from specrs.ops.outcome import lookup_cache
 
 
+def output_of(script):
+    """What a script prints in a process of its own, where no stand-in is open."""
+    command, env = [sys.executable, "-c", script], {"PYTHONPATH": str(ROOT / "python")}
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=env).stdout
+
+
 def test_table_equals_the_sources(stand_in):
     """Name, block size and parameter types of every kernel, as the launcher and as the compiler see them."""
     sources = stand_in.kernels()
@@ -106,15 +112,7 @@ print("done")
 
 
 def test_first_calls_of_several_threads_do_not_wait_for_each_other_for_ever():
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_CALLS],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        env={"PYTHONPATH": str(ROOT / "python")},
-    )
-    assert done.stdout == "done\n"
+    assert output_of(FIRST_CALLS) == "done\n"
 
 
 #: What a process without a stand-in says of host tensors: nothing is launched, no driver is opened.
@@ -140,15 +138,7 @@ for run in (lambda: row_statistics(torch.zeros(2, 9)), lambda: lookup_cache(keys
 
 def test_host_memory_is_for_a_stand_in_alone():
     """Without one a kernel's address must be a device's: host tensors are refused before a launch."""
-    done = subprocess.run(
-        [sys.executable, "-c", ON_THE_HOST],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        env={"PYTHONPATH": str(ROOT / "python")},
-    )
-    assert done.stdout == "a kernel's tensors must be on a CUDA device, got cpu\n" * 2
+    assert output_of(ON_THE_HOST) == "a kernel's tensors must be on a CUDA device, got cpu\n" * 2
 
 
 def test_a_stand_in_takes_host_memory_alone(stand_in):
