@@ -208,13 +208,22 @@ def make_policy(
         cost = _cost_of(target, cost_table)
         if cost is None and registry.POLICIES[asked].needs_cost:
             asked, checked = "fixed", registry.check("fixed", {"tokens": longest})
-    learned = None
+    learned, reading = None, None
+    if cost is not None and drafter.name == "model":
+        reading = _reading(drafter, cost)
     if cost is not None and registry.POLICIES[asked].follows_clock:
         learned = _learned(target, drafter, checked, cost)
     return registry.make(
         asked, checked, drafter, longest=longest, cost=None if cost is None else cost.core, learned=learned,
-        sampled=sampled,
+        sampled=sampled, reading=reading,
     )  # fmt: skip
+
+
+def _reading(drafter: Any, cost: CostTable) -> Any:
+    from specrs.policies.cost import target_cost
+    from specrs.policies.reading import Reading
+
+    return Reading(drafter.unread, lambda: target_cost(drafter.model), cost)
 
 
 def _cost_of(target: TargetModel, given: CostTable | str | Path | None) -> CostTable | None:

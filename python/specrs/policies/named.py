@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specrs.drafters.base import GoOn, TokenFacts
     from specrs.engine.request import Request
     from specrs.policies.base import RoundSeconds
+    from specrs.policies.reading import Reading
     from specrs.types import Draft, Verdict
 
 _NO_PARENTS = np.empty(0, np.int32)
@@ -43,6 +44,8 @@ class NamedPolicy:
         Rest drafting while plain decoding is faster.
     head : callable, optional
         For ``specdecpp`` and ``disco``: takes the facts of a step and returns P(accepted) per chain.
+    reading : Reading, optional
+        For a draft model: refuses drafts that its reading of the text would cost more than they bring.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class NamedPolicy:
         learned: _core.Learned | None = None,
         guarded: bool = False,
         head: Callable[[TokenFacts], Sequence[float]] | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self.name = name
         self._core = _core.LengthPolicy(
@@ -67,6 +71,7 @@ class NamedPolicy:
         self._drawn = drawn
         self._asks_entropy = name in ENTROPY_POLICIES
         self._head = head
+        self._reading = reading
         self._steps = 0
 
     def _facts(self, requests: Sequence[Request]) -> tuple[list[int], list[float], list[bool], int]:
@@ -81,6 +86,8 @@ class NamedPolicy:
     def budgets(self, requests: Sequence[Request], limits: Sequence[int]) -> list[int]:
         """Return the nodes to ask for."""
         self._steps = 0
+        if self._reading is not None:
+            limits = self._reading.limits(requests, limits)
         return self._core.budgets(*self._facts(requests), list(limits))
 
     def go_on(self, requests: Sequence[Request]) -> GoOn | None:
@@ -132,10 +139,10 @@ class NamedPolicy:
         self._core.forget(request.id)
 
     def message(self) -> str | None:
-        """Tell when drafting rested."""
+        """Tell when drafting rested, or why a draft model did not begin."""
         guard = self._core.guard
         if guard is None or not guard[2]:
-            return None
+            return None if self._reading is None else self._reading.message()
         rested, rounds, _, slowdown = guard
         why = f"drafting took {slowdown:.2f}x of plain decoding's time" if slowdown else "for some of the requests"
         return f"drafting rested in {rested} of {rounds} rounds: {why}; it is tried again now and then"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specrs.drafters.base import Drafter
+    from specrs.policies.reading import Reading
 
 #: The policy of an engine that is told nothing.
 DEFAULT = "libra"
@@ -116,6 +117,7 @@ def make(
     cost: _core.CostTable | None = None,
     learned: _core.Learned | None = None,
     sampled: bool = False,
+    reading: Reading | None = None,
 ) -> NamedPolicy:
     """Return the policy for a drafter.
 
@@ -129,7 +131,7 @@ def make(
     drafter : Drafter
     longest : int
         Longest draft of the drafter, where ``max_tokens`` is None.
-    cost, learned
+    cost, learned, reading
         See ``NamedPolicy``.
     sampled : bool
         Some request has a temperature above 0.
@@ -165,6 +167,7 @@ def make(
         learned=learned,
         guarded=bool(options["backoff"]) and cost is not None,
         head=head,
+        reading=reading if options["backoff"] else None,
     )
 
 
