@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Methods of this library, and those of transformers measured beside them.
 OURS = ("none", "cache", "cache-tree", "model", "hybrid")
 PEERS = ("transformers", "transformers-lookup", "transformers-assisted")
+#: Name of the rows of a summary that are over all sets.
+ALL_SETS = "all sets"
 
 
 @dataclass(frozen=True)
@@ -300,15 +302,20 @@ def _peer_run(
 def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one row per set and method: medians, and geometric means of paired ratios to plain decoding.
 
-    ``over_plain`` compares decoding speeds after the first step, ``whole_over_plain`` whole wall times.
+    Several sets have rows of ``ALL_SETS`` besides, in which every prompt counts alike. ``over_plain`` compares decoding
+    speeds after the first step, ``whole_over_plain`` whole wall times.
     """
     plain: dict[str, list[Run]] = {}
     for run in runs:
         if run.method == "none":
             plain.setdefault(run.prompt, []).append(run)
     rows = []
-    for set_, method in dict.fromkeys((run.set, run.method) for run in runs):
-        mine = [run for run in runs if (run.set, run.method) == (set_, method)]
+    sets = list(dict.fromkeys(run.set for run in runs))
+    pairs = list(dict.fromkeys((run.set, run.method) for run in runs))
+    if len(sets) > 1:
+        pairs += [(ALL_SETS, method) for method in dict.fromkeys(run.method for run in runs)]
+    for set_, method in pairs:
+        mine = [run for run in runs if run.method == method and set_ in (run.set, ALL_SETS)]
         ratios = [r.decode_speed / statistics.median(p.decode_speed for p in plain[r.prompt]) for r in mine]
         whole = [r.whole_speed / statistics.median(p.whole_speed for p in plain[r.prompt]) for r in mine]
         passes = [run.tokens_per_pass for run in mine if run.tokens_per_pass]
