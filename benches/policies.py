@@ -76,12 +76,12 @@ class Costs:
 
 
 def replay(texts, costs: Costs, make, *, stepwise: bool, longest: int):
-    """Run one policy over the texts; return (tokens, seconds, lengths scored)."""
-    tokens = seconds = 0.0
-    lengths = []
+    """Run one policy over the texts, one after the other; return the tokens and seconds of each."""
+    of_texts = []
     policy = make()
     for number, text in enumerate(texts):
         at = 0
+        tokens = seconds = 0.0
         drafts = text["drafts"]
         while at < len(drafts):
             stated, entropy, accepted = drafts[at]
@@ -108,10 +108,16 @@ def replay(texts, costs: Costs, make, *, stepwise: bool, longest: int):
             policy.observe(request, draft, verdict, RoundSeconds(spent, 0.0, score, 0.0, OVERHEAD))
             tokens += 1 + taken
             seconds += spent + score + OVERHEAD
-            lengths.append(length)
             at += 1 + taken
         policy.finish(Text(number, 0))
-    return tokens, seconds, lengths
+        of_texts.append((tokens, seconds))
+    return of_texts
+
+
+def speed(of_texts) -> float:
+    """Tokens per second of some texts together."""
+    tokens, seconds = np.sum(of_texts, axis=0)
+    return float(tokens / seconds)
 
 
 class Oracle:
@@ -146,9 +152,10 @@ def _calibration(texts):
 
 
 def replay_oracle(texts, costs, oracle, *, longest):
-    tokens = seconds = 0.0
+    of_texts = []
     for text in texts:
         at = 0
+        tokens = seconds = 0.0
         while at < len(text["drafts"]):
             stated, _, accepted = text["drafts"][at]
             room = max(0, min(longest, len(stated), len(text["drafts"]) - at - 1))
@@ -156,7 +163,8 @@ def replay_oracle(texts, costs, oracle, *, longest):
             tokens += 1 + min(accepted, length)
             seconds += oracle.costs[length]
             at += 1 + min(accepted, length)
-    return tokens / seconds
+        of_texts.append((tokens, seconds))
+    return of_texts
 
 
 def make_policy(name, options, costs, *, stepwise, longest):
@@ -186,76 +194,60 @@ def temperatures_of(texts, longest):
 
 
 def report(path: Path) -> dict:
+    """Print what every policy makes of a trace, on all texts and on those of each set, over plain decoding."""
     record = json.loads(path.read_text(encoding="utf-8"))
     stepwise, longest = record["drafter"] == "model", LONGEST[record["drafter"]]
     costs, texts = Costs(record), record["texts"]
-    plain = 1.0 / (costs.score(0) + OVERHEAD)
-    rows: dict[str, float] = {}
     base = {"stepwise": stepwise, "longest": longest}
+    sets = list(dict.fromkeys(text["set"] for text in texts))
 
-    def run(label, name, options):
-        tokens, seconds, lengths = replay(texts, costs, make_policy(name, options, costs, **base), **base)
-        rows[label] = tokens / seconds / plain
-        return lengths
+    def over_plain(of_texts) -> dict[str, float]:
+        plain = 1.0 / (costs.score(0) + OVERHEAD)
+        of_set = {s: [one for text, one in zip(texts, of_texts, strict=True) if text["set"] == s] for s in sets}
+        return {"all": speed(of_texts) / plain, **{s: speed(some) / plain for s, some in of_set.items()}}
 
-    fixed = {}
-    for k in [*range(9), 12, 16, 24, 32, 40]:
-        if k <= longest:
-            run(f"fixed {k}", "fixed", {"tokens": k, "backoff": False})
-            fixed[k] = rows.pop(f"fixed {k}")
-    best = max(fixed, key=fixed.get)
+    def run(name, options):
+        return over_plain(replay(texts, costs, make_policy(name, options, costs, **base), **base))
+
+    fixed = {k: run("fixed", {"tokens": k, "backoff": False}) for k in [*range(9), 12, 16, 24, 32, 40] if k <= longest}
+    best = {s: max(fixed, key=lambda k: fixed[k][s]) for s in ("all", *sets)}
+    rows = {}
     for name in POLICIES:
         needs_law = name in ("svip", "adaedl")
         if name in ("fixed", "specdecpp", "disco") or (needs_law and not stepwise):
             continue
-        run(name, name, {})
-    for calibration in ("identity", "ratio", "temperatures"):
+        rows[name] = run(name, {})
+    for calibration in ("identity", "bins", "temperatures"):
         options = {"calibration": calibration}
         if calibration == "temperatures":
             options["temperatures"] = temperatures_of(texts, min(longest, 8))
             if options["temperatures"] is None:
                 continue
-        run(f"libra, {calibration}", "libra", options)
-    run("libra, price of the run", "libra", {"price": "run"})
-    run("libra, no hysteresis", "libra", {"hysteresis": 0.0, "probe_every": 0})
+        rows[f"libra, {calibration}"] = run("libra", options)
+    rows["libra, price of the run"] = run("libra", {"price": "run"})
+    rows["libra, no hysteresis"] = run("libra", {"hysteresis": 0.0, "probe_every": 0})
     oracles = {
-        knows: replay_oracle(texts, costs, Oracle(texts, costs, knows=knows, **base), longest=longest) / plain
+        knows: over_plain(replay_oracle(texts, costs, Oracle(texts, costs, knows=knows, **base), longest=longest))
         for knows in ("confidences", "verdict")
     }
+
     print(f"\n{path.name}: {record['model']} + {record['drafter']} {record.get('draft_model') or ''}, "
           f"{len(texts)} texts, {sum(len(t['drafts']) for t in texts)} positions; over plain decoding")  # fmt: skip
-    print(f"  best fixed k in hindsight     {fixed[best]:6.3f}  (k = {best})")
-    for label, value in sorted(rows.items(), key=lambda row: -row[1]):
-        print(f"  {label:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed, "
-              f"{value / oracles['confidences'] - 1:+.1%} of the oracle")  # fmt: skip
-    for knows, value in oracles.items():
-        print(f"  {'oracle with the ' + knows:28s}  {value:6.3f}  {value / fixed[best] - 1:+.1%} over best fixed")
-    by_set = {}
-    for name in dict.fromkeys(text["set"] for text in texts):
-        by_set[name] = found = of_set([text for text in texts if text["set"] == name], costs, sorted(fixed), base)
-        print(f"  {name:16s} best fixed {found['fixed'] / plain:6.3f} (k = {found['k']}), libra "
-              f"{found['libra'] / found['fixed'] - 1:+.1%}, oracle {found['oracle'] / found['fixed'] - 1:+.1%}, "
-              f"k = {best} of all sets {found[best] / found['fixed'] - 1:+.1%}")  # fmt: skip
-    return {"fixed": fixed, "policies": rows, "oracles": oracles, "sets": by_set}
+    print(f"  {'':28s}{'all':>8s}" + "".join(f"{s:>16s}" for s in sets))
 
+    def line(label, row):
+        print(f"  {label:28s}{row['all']:8.3f}" + "".join(f"{row[s]:16.3f}" for s in sets))
 
-def of_set(texts, costs, lengths, base) -> dict:
-    """Tokens per second on one set of prompts: by fixed length, the best of them, libra, the oracle."""
-
-    def speed(name, options):
-        tokens, seconds, _ = replay(texts, costs, make_policy(name, options, costs, **base), **base)
-        return tokens / seconds
-
-    found: dict = {k: speed("fixed", {"tokens": k, "backoff": False}) for k in lengths}
-    best = max(lengths, key=found.get)
-    oracle = Oracle(texts, costs, knows="confidences", **base)
-    return {
-        **found,
-        "k": best,
-        "fixed": found[best],
-        "libra": speed("libra", {}),
-        "oracle": replay_oracle(texts, costs, oracle, longest=base["longest"]),
-    }
+    line(f"fixed, k = {best['all']}, best of all", fixed[best["all"]])
+    line("fixed, best k of each", {s: fixed[k][s] for s, k in best.items()})
+    for label, row in sorted(rows.items(), key=lambda row: -row[1]["all"]):
+        line(label, row)
+    for knows, row in oracles.items():
+        line(f"oracle with the {knows}", row)
+    libra, hindsight = rows["libra"]["all"], fixed[best["all"]]["all"]
+    print(f"  libra: {libra / hindsight - 1:+.1%} over the best fixed k in hindsight, "
+          f"{libra / oracles['confidences']['all'] - 1:+.1%} of the oracle with the confidences")  # fmt: skip
+    return {"fixed": fixed, "policies": rows, "oracles": oracles}
 
 
 def decision_cost(repeats: int = 20000) -> None:

@@ -75,16 +75,17 @@ def test_libra_is_near_the_oracle_and_ahead_of_any_fixed_length(bench, tmp_path)
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(synthetic("cache")))
     found = bench.report(path)
-    libra, oracle = found["policies"]["libra"], found["oracles"]
+    libra, oracle = found["policies"]["libra"]["all"], {name: row["all"] for name, row in found["oracles"].items()}
     assert libra > 0.98 * oracle["confidences"]  # which knows the calibration that libra has to learn
     assert oracle["confidences"] < oracle["verdict"]
-    assert libra > max(found["fixed"].values())
-    assert libra >= max(found["policies"][name] for name in ("goodput", "ucb", "ema_tiers", "hf_heuristic"))
+    assert libra > max(row["all"] for row in found["fixed"].values())
+    assert libra >= max(found["policies"][name]["all"] for name in ("goodput", "ucb", "ema_tiers", "hf_heuristic"))
+    assert found["policies"]["libra"]["synthetic"] == libra  # the only set is all
 
 
 def test_a_model_drafter_is_replayed_token_by_token(bench, tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(synthetic("model")))
     found = bench.report(path)
-    assert found["policies"]["libra"] > 0.98 * max(found["fixed"].values())
-    assert found["fixed"][0] == pytest.approx(1.0)
+    assert found["policies"]["libra"]["all"] > 0.98 * max(row["all"] for row in found["fixed"].values())
+    assert found["fixed"][0]["all"] == pytest.approx(1.0)
