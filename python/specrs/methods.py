@@ -220,9 +220,13 @@ def make_policy(
 
 
 def _reading(drafter: Any, cost: CostTable) -> Any:
+    from specrs.engine.ranks import ONE_RANK
     from specrs.policies.cost import target_cost
     from specrs.policies.reading import Reading
 
+    if getattr(drafter.model, "ranks", ONE_RANK).size > 1:
+        # Its forwards are collective: all ranks measure now, because the policy is asked on one of them.
+        target_cost(drafter.model)
     return Reading(drafter.unread, lambda: target_cost(drafter.model), cost)
 
 

@@ -63,7 +63,7 @@ def test_every_rank_writes_what_one_process_writes(ranks):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = worker.texts(tiny("llama", 3.0), tiny("llama", 3.0, seed=1))
+        alone = worker.texts(tiny("llama", 3.0), *(tiny("llama", 3.0, seed=1) for _ in range(2)))
     finally:
         torch.set_num_threads(before)
     for made in ranks:

@@ -22,7 +22,7 @@ PADDED = {
 }
 
 
-def texts(model, draft_model):
+def texts(model, draft_model, sharded_draft_model):
     """What must be the same on one process and on every rank: name -> ids."""
     sampled = {"temperature": 0.9, "top_p": 0.95, "seed": [3, 4]}
     drafted = {"drafter": "model", "draft_model": draft_model}
@@ -38,6 +38,10 @@ def texts(model, draft_model):
         name: [g.ids for g in specrs.generate(model, PROMPTS, max_new_tokens=20, **options)]
         for name, options in runs.items()
     }
+    # Whether to read so long a text is one rank's decision, by costs that a sharded drafter measures on all.
+    made["long prompt, sharded drafter"] = specrs.generate(
+        model, PROMPTS[0] * 6, max_new_tokens=20, drafter="model", draft_model=sharded_draft_model
+    ).ids
     made["generate"] = model.generate(
         **PADDED, max_new_tokens=20, do_sample=False, pad_token_id=0, custom_generate=specrs.hf.generate
     ).tolist()
@@ -108,13 +112,16 @@ def main(rank, world, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tp_plan= is about to be given another way
-        model = t.AutoModelForCausalLM.from_pretrained(folder / "target", tp_plan="auto", dtype=torch.float32).eval()
+        model, sharded_draft_model = (
+            t.AutoModelForCausalLM.from_pretrained(folder / name, tp_plan="auto", dtype=torch.float32).eval()
+            for name in ("target", "draft")
+        )
         draft_model = t.AutoModelForCausalLM.from_pretrained(folder / "draft", dtype=torch.float32).eval()
     assert model.tp_size == world
     assert isinstance(specrs.load(model).ranks, ProcessGroupRanks)
     heads = model.model.layers[0].self_attn.k_proj.weight
     local = heads.to_local() if hasattr(heads, "to_local") else heads
-    made = {"local rows": local.shape[0], "texts": texts(model, draft_model)}
+    made = {"local rows": local.shape[0], "texts": texts(model, draft_model, sharded_draft_model)}
     made["disagreements"] = disagreements(model, draft_model, rank)
     (folder / f"rank{rank}.json").write_text(json.dumps(made))
     dist.barrier()
