@@ -149,7 +149,9 @@ def bench(
     needing = [m for m in methods if m.partition(":")[0] in ("model", "hybrid", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
-    target_cost(target)  # measured before the clock starts
+    for model in (target, draft_model):
+        if model is not None:
+            target_cost(model)  # measured before the clock starts
     runs: list[Run] = []
     plan = _plan(prompts, methods, peer_limit)
     total = sum(len(turns) for turns in plan) * repeats

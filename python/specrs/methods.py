@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specrs.models.base import TargetModel
     from specrs.policies.base import LengthPolicy
     from specrs.policies.cost import CostTable
+    from specrs.policies.reading import Reading
 
 #: Drafters by name, with what they are.
 DRAFTERS = {
@@ -209,7 +210,7 @@ def make_policy(
         if cost is None and registry.POLICIES[asked].needs_cost:
             asked, checked = "fixed", registry.check("fixed", {"tokens": longest})
     learned, reading = None, None
-    if cost is not None and drafter.name == "model":
+    if cost is not None and checked["backoff"] and drafter.name == "model":
         reading = _reading(drafter, cost)
     if cost is not None and registry.POLICIES[asked].follows_clock:
         learned = _learned(target, drafter, checked, cost)
@@ -219,7 +220,7 @@ def make_policy(
     )  # fmt: skip
 
 
-def _reading(drafter: Any, cost: CostTable) -> Any:
+def _reading(drafter: Any, cost: CostTable) -> Reading:
     from specrs.engine.ranks import ONE_RANK
     from specrs.policies.cost import target_cost
     from specrs.policies.reading import Reading

@@ -1,5 +1,7 @@
 """A draft model reads a text only where what is left to write can pay for that."""
 
+import itertools
+
 import numpy as np
 import pytest
 from tests.toys import TattleLM
@@ -32,10 +34,14 @@ def written(prompt, new_tokens, drafting=None, **options):
     return made.report
 
 
+NUMBERS = itertools.count()
+
+
 class Asked:
     """What ``Reading`` looks at."""
 
     def __init__(self, left, generated=0):
+        self.id = next(NUMBERS)
         self.stop = type("Stop", (), {"max_new_tokens": left + generated})()
         self.generated = generated
 
@@ -50,6 +56,18 @@ def test_the_bound_is_what_drafts_save_that_are_all_accepted(unread):
     assert reading.limits([Asked(enough), Asked(enough, generated=7)], [5, 3]) == [5, 3]
     assert reading.limits([Asked(enough - 1), Asked(enough)], [5, 3]) == [0, 3]
     assert f"{unread} tokens" in reading.message()
+
+
+def test_a_refused_request_is_not_weighed_again_until_it_is_forgotten():
+    scoring, drafting = costs()
+    measured = []
+    reading = Reading(lambda request: 400, lambda: measured.append(1) or drafting, scoring)
+    request = Asked(5)
+    assert [reading.limits([request], [4]) for _ in range(3)] == [[0]] * 3
+    assert len(measured) == 1
+    reading.forget(request)
+    reading.limits([request], [4])
+    assert len(measured) == 2
 
 
 def test_short_stretches_are_read_without_measuring_the_draft_model():

@@ -137,6 +137,8 @@ class NamedPolicy:
     def finish(self, request: Request) -> None:
         """Forget the request."""
         self._core.forget(request.id)
+        if self._reading is not None:
+            self._reading.forget(request)
 
     def message(self) -> str | None:
         """Tell when drafting rested, or why a draft model did not begin."""

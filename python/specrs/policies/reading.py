@@ -22,7 +22,8 @@ class Reading:
     A draft model reads the prompt before its first draft. With u unread tokens and n left to write at most, drafting
     cannot pay where ``R(u) > n * (V(1) - min_k (k * d + V(k + 1)) / (k + 1))``: R(u) are the draft model's seconds for
     the stretch, d its step, V(m) the target's forward over m rows. The right side is what drafts save that are all
-    accepted, so nothing that could pay is refused.
+    accepted, so as far as the costs are known nothing that could pay is refused. A request that is refused stays so:
+    its text grows, and what is left to write shrinks.
 
     Parameters
     ----------
@@ -38,13 +39,20 @@ class Reading:
         self._unread = unread
         self._drafting = drafting
         self._scoring = scoring
-        self._refused: tuple[int, float, int, float] | None = None
+        self._refused: set[int] = set()
+        self._first: tuple[int, float, int, float] | None = None
 
     def limits(self, requests: Sequence[Request], limits: Sequence[int]) -> list[int]:
         """Return ``limits``, 0 for a request whose text is not worth reading any more."""
         return [limit if limit and self._pays(request) else 0 for request, limit in zip(requests, limits, strict=True)]
 
+    def forget(self, request: Request) -> None:
+        """Let go of a request."""
+        self._refused.discard(request.id)
+
     def _pays(self, request: Request) -> bool:
+        if request.id in self._refused:
+            return False
         unread = self._unread(request)
         if unread <= FEW:
             return True
@@ -55,15 +63,15 @@ class Reading:
         takes, saves = drafting.seconds(unread), left * (scoring.seconds(1) - best)
         if takes <= saves:
             return True
-        if self._refused is None:
-            self._refused = unread, takes, left, saves
+        self._refused.add(request.id)
+        self._first = self._first or (unread, takes, left, saves)
         return False
 
     def message(self) -> str | None:
         """Tell what was not read first, and why."""
-        if self._refused is None:
+        if self._first is None:
             return None
-        unread, takes, left, saves = self._refused
+        unread, takes, left, saves = self._first
         return (
             f"the draft model did not read a text of {unread} tokens: it would take {takes:.1f} s, and drafts save "
             f"{saves:.1f} s at most on the {left} tokens left to write (policy_options={{'backoff': False}} reads it)"

@@ -167,7 +167,7 @@ def make(
         learned=learned,
         guarded=bool(options["backoff"]) and cost is not None,
         head=head,
-        reading=reading if options["backoff"] else None,
+        reading=reading,
     )
 
 
