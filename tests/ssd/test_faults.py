@@ -366,6 +366,9 @@ def test_bad_messages(channels):
         messages.send_start(here, Text(1, np.zeros(3000, np.uint32), capacity=3000))
     with pytest.raises(InvalidInputError, match="laws has 1 rows, expected 2"):
         there.answer(1, [0, 0, 0], [(1, 1, 0, 1, 0, np.zeros(2, np.uint32), np.zeros((1, 5), np.float32))])
+    laws = np.zeros((2, 5), np.float32, order="F")
+    with pytest.raises(InvalidInputError, match="laws must be C-contiguous"):
+        there.answer(1, [0, 0, 0], [(1, 1, 0, 1, 0, np.zeros(2, np.uint32), laws)])
     with pytest.raises(InvalidInputError, match="contiguous"):
         here.speculate(1, 0.0, [(1, 1, 1, 0, 1, np.arange(9, dtype=np.uint32)[::2])])
     with pytest.raises(InvalidInputError, match="not negative"):

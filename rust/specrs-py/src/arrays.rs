@@ -1,6 +1,8 @@
 //! Arrays that cross the border: token ids and other integers of any width, and those that every chain shares.
 
-use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -95,6 +97,14 @@ pub fn integers_of(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyRe
     }
     let wide = array.call_method1("astype", ("int64",))?;
     Ok(wide.cast::<PyArray1<i64>>()?.readonly().as_array().iter().copied().collect())
+}
+
+/// A two-dimensional array, row after row. One that lies column after column is contiguous too, and would be read askew.
+pub fn flat_of<'a, T: Element>(py: Python<'_>, name: &str, array: &'a PyReadonlyArray2<'_, T>) -> PyResult<&'a [T]> {
+    match array.as_slice() {
+        Ok(flat) if array.is_c_contiguous() => Ok(flat),
+        _ => Err(invalid(py, &format!("{name} must be C-contiguous, got strides {:?} bytes", array.strides()))),
+    }
 }
 
 /// Parents and depths of a chain of `nodes` nodes. Those of short chains are made once, and read-only: all chains of a

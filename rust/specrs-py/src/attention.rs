@@ -4,6 +4,7 @@ use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use specrs::attention::{GROUP, Memory, Query, Shape, Visible, attention};
 
+use crate::arrays::flat_of;
 use crate::enter::{enter, invalid};
 use crate::memory::{checked_len, view, view_mut, workers};
 
@@ -38,9 +39,8 @@ fn attention_ptr(
     threads: u32,
 ) -> PyResult<()> {
     let (rows, query_heads, key_heads, size) = shape;
-    let (Ok(positions), Ok(flags)) = (positions.as_slice(), flags.as_ref().map(|f| f.as_slice()).transpose()) else {
-        return Err(invalid(py, "positions and flags must be contiguous"));
-    };
+    let Ok(positions) = positions.as_slice() else { return Err(invalid(py, "positions must be contiguous")) };
+    let flags = flags.as_ref().map(|flags| flat_of(py, "flags", flags)).transpose()?;
     if rows == 0 {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2,
 use pyo3::prelude::*;
 use specrs::outcome::link::{Answer, Channel, Message, Question, Reply, Ring, Start, bytes_of, wire};
 
+use crate::arrays::flat_of;
 use crate::enter::{enter, invalid};
 
 /// Longest sleep between two looks at Python's signals.
@@ -105,8 +106,7 @@ impl DrafterChannel {
                     return Err(invalid(py, &format!("laws has {found} rows, expected {}", tokens.len())));
                 }
                 Some(laws) => {
-                    let flat = laws.as_slice().map_err(|_| invalid(py, "laws must be contiguous"))?;
-                    (laws.shape()[1], flat)
+                    (laws.shape()[1], flat_of(py, "laws", laws)?)
                 }
                 None => (0, &[][..]),
             };

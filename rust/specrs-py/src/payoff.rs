@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use specrs::policy::payoff::{self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule, replayed};
 
-use crate::arrays::tokens_of;
+use crate::arrays::{flat_of, tokens_of};
 use crate::enter::{enter, invalid};
 
 /// Tokens, parents and confidences of a cache draft, as the cache returns them.
@@ -39,11 +39,7 @@ impl PayoffPredictor {
     fn new(py: Python<'_>, layers: [LayerArrays<'_>; 3], fingerprint: &str) -> PyResult<Self> {
         let mut parts: Vec<[&[f32]; 2]> = Vec::with_capacity(3);
         for (weights, bias) in &layers {
-            let found = weights.strides().to_vec();
-            let flat = weights
-                .as_slice()
-                .map_err(|_| invalid(py, &format!("weights must be C-contiguous, got strides {found:?} bytes")))?;
-            parts.push([flat, slice(py, "bias", bias)?]);
+            parts.push([flat_of(py, "weights", weights)?, slice(py, "bias", bias)?]);
         }
         let mlp = enter(py, || Mlp::new(parts[0], parts[1], parts[2], fingerprint))?;
         Ok(Self { mlp: Arc::new(mlp) })

@@ -5,6 +5,7 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2,
 use pyo3::prelude::*;
 use specrs::outcome::{self, MissLaw};
 
+use crate::arrays::flat_of;
 use crate::enter::{enter, invalid};
 
 #[pyfunction]
@@ -56,7 +57,7 @@ fn fork_ids<'py>(
     counts: Vec<u32>,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, Vec<usize>)> {
     let vocabulary = logits.shape()[1];
-    let logits = logits.as_slice().map_err(|_| invalid(py, "logits must be contiguous"))?;
+    let logits = flat_of(py, "logits", &logits)?;
     let exclude: Vec<_> = exclude.as_array().iter().map(|&id| u32::try_from(id).ok()).collect();
     let forks = enter(py, || outcome::fork_tokens(logits, vocabulary, &exclude, &counts))?;
     Ok((forks.ids.into_pyarray(py), forks.row_ptr))
