@@ -2,8 +2,9 @@
 
 For each prompt, in turns within one process: plain decoding, prompt lookup (10 tokens, the default n-gram), assisted
 generation with the 0.5 B model, our cache drafter in their assisted loop, and ``custom_generate=specrs.hf.generate``.
-Greedy, bfloat16, the same streamer times all. The peers run on the model as it is loaded; ``specrs.hf.generate`` swaps
-its own attention and, where torch's are slow, its own linear kernels in, for the time of a forward.
+Greedy, bfloat16 (``--dtype``), the same streamer times all. The peers run on the model as it is loaded;
+``specrs.hf.generate`` swaps its own attention and, where torch's are slow, its own linear kernels in, for the time of a
+forward.
 
 Every method generates a few tokens first; ours measures what rows cost at that point. Decode speed counts what comes
 after the first step, which also reads the prompt; whole speed counts everything. A text that differs from the plain one
@@ -125,6 +126,7 @@ def main():
     parser.add_argument("--limit", type=int, default=2, help="at most so many prompts of each set")
     parser.add_argument("--sets", nargs="*", default=list(PROMPTS), choices=list(PROMPTS))
     parser.add_argument("--methods", nargs="*", default=["plain", "prompt lookup", "assisted", OURS], choices=METHODS)
+    parser.add_argument("--dtype", default="bfloat16", help="of both models")
     parser.add_argument("--output", type=Path)
     parser.add_argument(
         "--explain", action="store_true", help="explain the differences in an existing output; no timing"
@@ -132,13 +134,13 @@ def main():
     options = parser.parse_args()
     if _core.BUILD_PROFILE != "release":
         raise SystemExit(f"a bench needs a release build, this is {_core.BUILD_PROFILE!r}: ./dev build")
-    loaded = specrs.load(options.model)
+    loaded = specrs.load(options.model, dtype=options.dtype)
     # By the model object, as `generate` meets it: its costs are then measured once.
     target = specrs.load(loaded.model, tokenizer=loaded.tokenizer)
     if options.explain:
         explain_differences(options, target, json.loads(options.output.read_text())["rows"])
         return
-    draft_model = specrs.load(options.draft_model).model
+    draft_model = specrs.load(options.draft_model, dtype=options.dtype).model
     warm = encode_prompts(target, "for i in range(10):\n    print(i)\nfor i in")[0]
     # One object for all calls: what is measured is kept with the model.
     for method in options.methods:

@@ -25,10 +25,10 @@ DRAFTERS = ("none", "ngram", "suffix", "specrs")
 PROMPTS = Path(__file__).resolve().parent.parent / "prompts"
 
 
-def read_prompts(sets, limit):
-    """Return (set, id, messages) of the first ``limit`` prompts of each set."""
+def read_prompts(sets, limit, skip=0):
+    """Return (set, id, messages) of ``limit`` prompts of each set, the first ``skip`` left out."""
     for name in sets:
-        for line in (PROMPTS / f"{name}.jsonl").read_text("utf-8").splitlines()[:limit]:
+        for line in (PROMPTS / f"{name}.jsonl").read_text("utf-8").splitlines()[skip : skip + limit]:
             row = json.loads(line)
             yield name, row["id"], row["messages"]
 
@@ -44,12 +44,12 @@ def generate(llm, prompts, new_tokens):
 
 def groups(arguments):
     """Return (concurrency, set, prompts) for all measurements."""
-    for concurrency, sets, limit in (
-        (1, arguments.sets, arguments.limit),
-        (arguments.concurrent, arguments.concurrent_sets, arguments.concurrent),
+    for concurrency, sets, limit, skip in (
+        (1, arguments.sets, arguments.limit, arguments.skip),
+        (arguments.concurrent, arguments.concurrent_sets, arguments.concurrent, 0),
     ):
         for name in sets:
-            rows = list(read_prompts([name], limit))
+            rows = list(read_prompts([name], limit, skip))
             for start in range(0, len(rows), concurrency):
                 if len(part := rows[start : start + concurrency]) == concurrency:
                     yield concurrency, name, part
@@ -184,9 +184,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the target")
     parser.add_argument(
-        "--sets", type=lambda t: t.split(","), default=["code_edit", "agent", "long_qa", "chat", "docstring_code"]
+        "--sets",
+        type=lambda t: [s for s in t.split(",") if s],
+        default=["code_edit", "agent", "long_qa", "chat", "docstring_code"],
     )
     parser.add_argument("--limit", type=int, default=1, help="prompts of each set, one at a time")
+    parser.add_argument("--skip", type=int, default=0, help="of these, leave out so many first prompts of each set")
     parser.add_argument("--concurrent", type=int, default=8, help="requests at once in the second part")
     parser.add_argument(
         "--concurrent-sets", type=lambda t: [s for s in t.split(",") if s], default=["code_edit", "chat"]
