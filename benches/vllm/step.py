@@ -47,7 +47,7 @@ def specrs_proposer(vocabulary, history, draft_tokens, gate):
     )
     proposer = Proposer(config)
     ptr = np.concatenate([[0], np.cumsum([len(text) for text in history])]).astype(np.int64)
-    proposer._drafter.cache.add_many(np.concatenate(history), ptr)
+    proposer._cache.add_many(np.concatenate(history), ptr)
     return lambda sampled, lengths, tokens, prompts: proposer.propose(sampled, lengths, tokens)
 
 

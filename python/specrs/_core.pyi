@@ -241,6 +241,109 @@ class SuffixCache:
     def memory_bytes(self) -> int:
         """Return the bytes held."""
 
+@final
+class BatchProposer:
+    """Drafts for a whole batch of an engine that shows its rows and no request ids; one call per step.
+
+    Requests are known by their text: rows may be permuted, left and taken by others, and a preempted request is known
+    when it returns. Drafts are chains from ``cache``, cut where one more token costs more time than it is expected to
+    bring: the tokens of the largest survival stay, as many as make (B + their survival) / T(B + their count) largest,
+    T being the engine's own step times. Rust programs find the same in ``specrs::serving``.
+
+    Parameters
+    ----------
+    cache : SuffixCache
+        Drafted from, and given what finishes. Its requests are this proposer's alone.
+    draft_tokens : int
+        Most tokens of a draft, K.
+    max_length : int
+        Most tokens of a request, prompt included.
+    eos : array of int, optional
+        Tokens that end a text: they end a draft, and what follows one in new text is not learnt.
+    min_prob : float
+        A draft ends where the estimated probability of reaching its next token falls below.
+    threads : int
+        Threads of one step.
+    gate : bool
+        Whether drafts are cut by what they cost. Nothing is drafted then until a step was timed.
+    token_cost : float
+        Cost of one more row as a share of the first, until it is measured.
+    keep : bool
+        Whether finished requests serve later ones.
+    hand_out : bool
+        Whether :meth:`step` and :meth:`finish_all` return the text of finished requests.
+    dead_steps : int
+        Steps in a row with drafts and nothing accepted, after something was, that make it forget all requests.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its range.
+    """
+
+    def __new__(
+        cls,
+        cache: SuffixCache,
+        draft_tokens: int,
+        max_length: int,
+        *,
+        eos: npt.ArrayLike | None = None,
+        min_prob: float = 0.1,
+        threads: int = 1,
+        gate: bool = True,
+        token_cost: float = 0.02,
+        keep: bool = True,
+        hand_out: bool = False,
+        dead_steps: int = 200,
+    ) -> BatchProposer: ...
+    def step(
+        self,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.ArrayLike,
+        fresh: npt.ArrayLike,
+        seconds: float | None = None,
+    ) -> tuple[list[list[int]], list[npt.NDArray[np.uint32]], bool]:
+        """Draft for each row after a step of the engine.
+
+        Parameters
+        ----------
+        tokens : array of int32, shape (B, L), contiguous
+            Text of each row.
+        lengths : array of int, shape (B,)
+            Tokens of each row that are text.
+        fresh : array of int, shape (B,)
+            How many of them came with the step; a row with none gets no draft, its prompt is still being read.
+        seconds : float, optional
+            What the engine's step took.
+
+        Returns
+        -------
+        drafts : list of list of int, length B
+        finished : list of array of uint32
+            Text of requests that are gone for good, with ``hand_out``.
+        anew : bool
+            Whether all requests were forgotten, because nothing was accepted for ``dead_steps`` steps.
+
+        Raises
+        ------
+        InvalidInputError
+            Shapes do not fit, a length is beyond L, or a token is negative.
+        RequestError
+            Someone else used the cache's requests. After any error call :meth:`forget`.
+        """
+
+    def finish_all(self) -> list[npt.NDArray[np.uint32]]:
+        """Finish all requests; return their text, with ``hand_out``."""
+
+    def forget(self) -> None:
+        """Drop all requests and their text; the next step meets them anew."""
+
+    def counts(self) -> dict[str, int]:
+        """Return ``steps``, ``requests`` met, tokens ``drafted``, ``accepted`` and ``emitted``, ``active`` requests."""
+
+    def step_times(self) -> tuple[list[float], list[float]]:
+        """Return the row counts whose step time was measured, and their seconds."""
+
 def verify(
     logits: npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16],
     dtype: str,

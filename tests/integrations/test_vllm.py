@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tests.integrations.standin_vllm import Engine, Request, config
 
+from specrs._core import BatchProposer
+from specrs.cache import SuffixCache
 from specrs.errors import (
     InvalidInputError,
     UnknownNameError,
@@ -16,8 +18,6 @@ from specrs.errors import (
 )
 from specrs.integrations import vllm as vllm_module
 from specrs.integrations._config import EngineOptions, read_options
-from specrs.integrations._gate import PayoffGate, StepTimes
-from specrs.integrations._rows import PATIENCE, Rows
 from specrs.integrations.vllm import Proposer
 
 
@@ -77,9 +77,6 @@ def test_random_lifecycles_keep_rows_and_requests_together():
     engine = Engine(proposer)
     waiting = [Request(str(i % 7), t[:25], t[25:]) for i, t in enumerate(texts(3, 60, 90))]
     everyone, away, aborted = list(waiting), [], []
-    starts = []
-    start = proposer._drafter.start
-    proposer._drafter.start = lambda request, text: (starts.append(request), start(request, text))
     while waiting or away or engine.batch:
         if away and len(engine.batch) < 8:
             back = away.pop()
@@ -104,9 +101,11 @@ def test_random_lifecycles_keep_rows_and_requests_together():
     for request in everyone:
         assert request.out == request.answer or request in aborted
     # A request is met once, also when it was preempted or moved: 60, and a few that returned beside a new one.
-    assert 60 <= len(starts) <= 66
+    assert 60 <= proposer.stats()["requests"] <= 66
     assert not proposer._faults
-    assert len(proposer._drafter.active) <= 8 + PATIENCE
+    assert proposer.stats()["active"] <= 8 + 16  # those that left at the last 16 steps may come back
+    proposer.close()
+    assert proposer.stats()["cache"]["active_requests"] == 0
 
 
 def test_a_preempted_request_goes_on_where_it_was():
@@ -141,9 +140,9 @@ def test_text_after_an_end_token_is_not_learnt():
     engine.run()
     tokens = np.array([[1, 2, 3, 9, 7, 8, 8, 8]], np.int32)
     proposer.propose([[9, 7, 8]], np.array([6]), tokens)
-    assert proposer._drafter.cache.count([7, 8]) == 0
+    assert proposer._cache.count([7, 8]) == 0
     proposer.close()
-    assert proposer._drafter.cache.count([9, 7]) == 1
+    assert proposer._cache.count([9, 7]) == 1
 
 
 def test_drafts_stay_within_the_model_length():
@@ -155,64 +154,30 @@ def test_drafts_stay_within_the_model_length():
         assert len(drafts[0]) == most
 
 
-def test_gate_cuts_what_does_not_pay():
-    gate = PayoffGate(0.02)
-    for rows in (1, 2, 4, 8, 16, 32):
-        for _ in range(20):
-            gate.times.observe(rows, 0.1 * rows)  # a forward costs as much per row: nothing below certainty pays
-    confidence = np.full((2, 8), 0.8)
-    assert gate.cut(confidence, np.array([8, 8]), np.array([4, 4])).tolist() == [0, 0]
-    cheap = PayoffGate(0.001)
-    assert cheap.cut(confidence, np.array([8, 5]), np.array([4, 4])).tolist() == [8, 5]
-    # One row likely, one not: the likely one is kept.
-    mixed = PayoffGate(0.15)
-    kept = mixed.cut(np.array([[0.95] * 8, [0.2] * 8]), np.array([8, 8]), np.array([40, 2]))
-    assert kept[0] > 2
-    assert kept[1] == 0
+def replayed(proposer, answer, cost, monkeypatch):
+    """Run one request against an engine whose step over n rows takes ``cost(n)``; return the drafts' lengths."""
+    clock = [0.0]
+    monkeypatch.setattr(vllm_module.time, "perf_counter", lambda: clock[0])
+    engine = Engine(proposer)
+    request = Request("a", answer[:20], answer[20:])
+    engine.add(request)
+    lengths = []
+    while engine.batch:
+        clock[0] += cost(1 + len(request.draft))
+        engine.step()
+        lengths.append(len(request.draft))
+    assert request.out == request.answer
+    return lengths
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_gate_finds_the_best_number_of_tokens(seed):
-    """Against trying all lengths of all rows, for the law that the gate states."""
-    rng = np.random.default_rng(seed)
-    gate = PayoffGate(0.02)
-    for rows in range(1, 10):
-        gate.times.observe(rows, 1 + 0.03 * rows**1.5)
-    confidence = (rng.integers(0, 16, (2, 3)) + 0.5) / 16
-    kept = gate.cut(confidence, np.array([3, 3]), np.array([3, 3]))
-    survival = np.cumprod(np.minimum(confidence, 0.999), axis=1)
-
-    def speed(a, b):
-        seconds = gate.times.seconds(np.array([2.0 + a + b]))[0]
-        return (2 + survival[0, :a].sum() + survival[1, :b].sum()) / seconds
-
-    best = max(speed(a, b) for a in range(4) for b in range(4))
-    reached = speed(*kept)
-    assert reached == pytest.approx(best, rel=1e-6) or (kept.sum() == 0 and best < 1.03 * speed(0, 0))
-
-
-def test_gate_learns_acceptance_and_comes_back():
-    gate = PayoffGate(0.05)
-    confidence, matches = np.full((1, 4), 0.9), np.array([3])
-    drafted = np.array([[1, 2, 3, 4]])
-    for _ in range(60):
-        gate.learn(confidence, matches, drafted, np.array([[9, 9, 9, 9]]))
-    assert gate.cut(confidence, np.array([4]), matches).tolist() == [0]
-    for _ in range(200):  # drafts that are not scored are labelled all the same, by what came
-        gate.learn(confidence, matches, drafted, np.array([[1, -2, -2, -2]]))
-    assert gate.cut(confidence, np.array([4]), matches)[0] > 0
-
-
-def test_step_times_rise_and_forgive_outliers():
-    times = StepTimes(0.02)
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        rows = int(rng.choice([1, 4, 8, 20, 32]))
-        times.observe(rows, (0.1 + 0.01 * rows) * rng.uniform(0.9, 1.1) * (50 if rng.random() < 0.01 else 1))
-    at = np.array([1.0, 4, 8, 20, 32, 64])
-    found = times.seconds(at)
-    assert (np.diff(found) >= 0).all()
-    assert np.abs(found[:5] / (0.1 + 0.01 * at[:5]) - 1).max() < 0.3
+def test_gate_drafts_where_rows_are_cheap_and_not_where_they_cost_a_step(monkeypatch):
+    (answer,) = texts(0, 1, 300)
+    cheap = replayed(Proposer(config()), answer, lambda rows: 1 + 0.01 * rows, monkeypatch)
+    dear = replayed(Proposer(config()), answer, lambda rows: 1.0 * rows, monkeypatch)
+    assert cheap[0] == 0, "nothing is drafted before a plain step was timed"
+    assert sum(length > 4 for length in cheap) > 10
+    # What is tried every now and then, to see whether times have changed.
+    assert sum(dear) < 0.2 * len(dear)
 
 
 def test_options_come_from_environment_and_engine(monkeypatch, tmp_path):
@@ -272,17 +237,16 @@ def test_the_engine_survives_any_fault(monkeypatch, caplog):
     for request in requests:
         engine.add(request)
     engine.step()
-    step = proposer._drafter.step
+    keep = proposer._keep
     calls = []
 
-    def failing(*args):
+    def failing(finished):
         calls.append(1)
-        if len(calls) == 2:
-            step(*args)  # the cache has read the text when it happens
+        if len(calls) == 2:  # the cache has read the text when it happens
             raise RuntimeError("disk on fire")
-        return step(*args)
+        keep(finished)
 
-    monkeypatch.setattr(proposer._drafter, "step", failing)
+    monkeypatch.setattr(proposer, "_keep", failing)
     with caplog.at_level(logging.WARNING):
         engine.run()
     assert [r.out for r in requests] == [r.answer for r in requests]
@@ -319,7 +283,7 @@ def test_two_processes_share_a_store(tmp_path):
     other = Engine(second)
     for exchange, steps in ((False, 100), (True, 20)):
         if exchange:
-            second._drafter.history.exchange()
+            second._history.exchange()
         before = other.steps
         probe = Request("b", text[:20], text[20:120])
         other.add(probe)
@@ -351,31 +315,49 @@ def test_a_tokenizer_that_cannot_be_read_names_the_option(tmp_path):
 def test_only_one_rank_keeps_the_store(tmp_path):
     options = {"store": str(tmp_path / "store"), "fingerprint": "toy"}
     parallel = type("Parallel", (), {"rank": 1, "tensor_parallel_size": 2})()
-    assert Proposer(config(options=options, parallel_config=parallel))._drafter.history is None
+    assert Proposer(config(options=options, parallel_config=parallel))._history is None
     assert not (tmp_path / "store").exists()
 
 
-def test_rows_tell_requests_apart_that_begin_alike():
-    rows = Rows()
-    tokens = np.zeros((3, 256), np.int32)
-    tokens[:, :100] = np.arange(1, 101)
-    tokens[1, 40:60] = 500  # the same beginning and end, another middle
-    lengths = np.array([101, 101])
-    first = rows.match(tokens, lengths, np.array([1, 1]))
-    assert first.new == [0, 1]
-    tokens[[0, 1]] = tokens[[1, 0]]
-    swapped = rows.match(tokens, lengths + 0, np.array([0, 0]))
-    assert swapped.new == []
-    assert swapped.requests.tolist() == [1, 0]
+def batch_proposer(**options):
+    return BatchProposer(SuffixCache(1000), 4, 64, **{"gate": False, **options})
 
 
-def test_a_request_that_stays_away_is_finished():
-    rows = Rows()
-    tokens = np.zeros((2, 256), np.int32)
-    tokens[0, :50], tokens[1, :50] = np.arange(1, 51), np.arange(101, 151)
-    rows.match(tokens, np.array([50, 50]), np.array([1, 1]))
-    finished = [rows.match(tokens, np.array([50]), np.array([0])).finished for _ in range(PATIENCE + 2)]
-    assert finished == [[]] * PATIENCE + [[1], []]
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "fresh", "says"),
+    [
+        (np.ones((2, 8), np.int32), [9, 1], [1, 1], "row 0 has 9 tokens"),
+        (np.ones((2, 8), np.int32), [4, 4], [1, 5], "row 1 has 4 tokens of which 5 are new"),
+        (np.ones((2, 8), np.int32), [4], [1, 1], "2 rows"),
+        (np.ones((2, 8), np.int32), [4, -4], [1, 1], "lengths must be 0 or more, got -4"),
+        (np.full((1, 8), -3, np.int32), [4], [1], "got -3 in row 0"),
+        (np.ones((8, 2), np.int32).T, [4, 4], [1, 1], r"C-contiguous, got strides \[4, 8\]"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused_and_the_next_one_is_served(tokens, lengths, fresh, says):
+    proposer = batch_proposer()
+    with pytest.raises(InvalidInputError, match=says):
+        proposer.step(tokens, lengths, fresh)
+    proposer.forget()
+    text = np.array([[1, 2, 3, 1, 2, 3, 1, 2]], np.int32)
+    drafts, finished, anew = proposer.step(text, [8], [1])
+    assert (drafts, finished, anew) == ([[3, 1, 2, 3]], [], False)
+
+
+@pytest.mark.parametrize("option", [{"threads": 0}, {"token_cost": 0.0}, {"token_cost": np.nan}, {"min_prob": 1.5}])
+def test_options_of_a_batch_proposer_out_of_range_are_refused(option):
+    with pytest.raises(InvalidInputError, match=r"threads must be at least 1.*got"):
+        batch_proposer(**option)
+
+
+def test_finished_text_is_handed_out_when_it_is_asked_for():
+    for hand_out in (True, False):
+        proposer = batch_proposer(hand_out=hand_out)
+        proposer.step(np.array([[1, 2, 3, 0]], np.int32), [3], [1])
+        _, finished, _ = proposer.step(np.array([[7, 8, 9, 0]], np.int32), [3], [1])
+        assert [text.tolist() for text in finished] == [[1, 2, 3]] * hand_out
+        assert [text.tolist() for text in proposer.finish_all()] == [[7, 8, 9]] * hand_out
+        assert proposer.counts()["active"] == 0
 
 
 @pytest.mark.slow

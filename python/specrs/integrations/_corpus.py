@@ -62,7 +62,7 @@ class Corpus:
     ----------
     draft_token_num : int
         Nodes of a tree, D, the last committed token among them.
-    vocab_size, options, eos, fingerprint, keeps_store
+    vocab_size, options, eos, fingerprint
         As for :class:`specrs.integrations._drafter.BatchDrafter`.
     """
 
@@ -73,11 +73,9 @@ class Corpus:
         options: EngineOptions,
         eos: Sequence[int],
         fingerprint: Callable[[], str],
-        *,
-        keeps_store: bool = True,
     ) -> None:
         self.draft_token_num = draft_token_num
-        self._drafter = BatchDrafter(vocab_size, options, eos, fingerprint, keeps_store=keeps_store)
+        self._drafter = BatchDrafter(vocab_size, options, eos, fingerprint)
         self._seen: dict[str, _Seen] = {}
         self._next = 0
         self._faults: set[type[Exception]] = set()

@@ -32,9 +32,7 @@ class BatchDrafter:
     eos : sequence of int
         Tokens that end a text.
     fingerprint : callable
-        Names the engine's tokenizer; called only if there is a store and the options do not name it.
-    keeps_store : bool
-        Whether this process reads and writes the store; one of a tensor-parallel group does.
+        See :func:`open_history`.
     """
 
     def __init__(
@@ -43,18 +41,13 @@ class BatchDrafter:
         options: EngineOptions,
         eos: Sequence[int],
         fingerprint: Callable[[], str],
-        *,
-        keeps_store: bool = True,
     ) -> None:
         self.cache = SuffixCache(vocab_size, max_tokens=options.history_tokens)
         self.active: set[int] = set()
         self._options = options
         self._eos = np.array(eos, np.uint32)
         self._texts: dict[int, list[Tokens]] = {}
-        self.history: SharedHistory | None = None
-        if options.store is not None and keeps_store:
-            name = fingerprint() if options.fingerprint is None else options.fingerprint
-            self.history = SharedHistory(self.cache, options.store, name, options.store_seconds)
+        self.history = open_history(self.cache, options, fingerprint)
 
     def start(self, request: int, text: npt.NDArray[Any]) -> None:
         """Meet a request with all of its text so far, shape (T,)."""
@@ -118,6 +111,17 @@ class BatchDrafter:
             self.finish(request)
         if self.history:
             self.history.close()
+
+
+def open_history(cache: SuffixCache, options: EngineOptions, fingerprint: Callable[[], str]) -> SharedHistory | None:
+    """Return the history that ``options`` name a store for, if they do.
+
+    ``fingerprint`` names the engine's tokenizer; it is called only if there is a store and the options do not name it.
+    """
+    if options.store is None:
+        return None
+    name = fingerprint() if options.fingerprint is None else options.fingerprint
+    return SharedHistory(cache, options.store, name, options.store_seconds)
 
 
 def load_fingerprint(tokenizer: str, **options: Any) -> str:

@@ -16,24 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from specrs._core import BatchProposer
+from specrs.cache import SuffixCache
 from specrs.errors import InvalidInputError, SpecrsError, UnsupportedEngineError
 from specrs.integrations._config import read_options
-from specrs.integrations._drafter import BatchDrafter, load_fingerprint
-from specrs.integrations._gate import PayoffGate
-from specrs.integrations._rows import Matched, Rows, take
+from specrs.integrations._drafter import load_fingerprint, open_history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _log = logging.getLogger(__name__)
-Integers = npt.NDArray[np.int64]
 
 #: Releases that the bench and the smoke command were run with.
 TESTED = "0.32.0"
-#: Most rows of a step whose drafts are compared with what came, to calibrate confidences. Batches of more teach enough
-#: a part at a time, and every so many steps.
-LEARN_ROWS = 8
-LEARN_EVERY = 4
 #: Steps in a row with drafts and nothing accepted after which the drafter starts anew.
 DEAD_STEPS = 200
 
@@ -62,27 +57,14 @@ class _Engine:
     keeps_store: bool
 
 
-@dataclass
-class _Proposed:
-    """What the last step proposed, for B rows and K tokens."""
-
-    requests: Integers
-    lengths: Integers
-    matches: Integers
-    tokens: npt.NDArray[np.int64]
-    confidence: npt.NDArray[np.float64]
-    kept: Integers
-    at: float
-
-
 class Proposer:
     """Proposes how each request of a batch goes on, from its own text and that of finished requests.
 
     ``LLM(model, speculative_config={"method": "custom_class", "model": "specrs.integrations.vllm.Proposer",
     "num_speculative_tokens": 16})``. Drafts are deterministic, and vLLM verifies them by its own rule for such drafts:
-    the output law is that of vLLM without speculation. Drafting is one call of :meth:`specrs.SuffixCache.step_many` per
-    step; each draft is then cut where one more token costs more time than it brings, by the times of this engine's own
-    steps. Options: :class:`specrs.integrations._config.EngineOptions`.
+    the output law is that of vLLM without speculation. A step is one call of :meth:`specrs._core.BatchProposer.step`:
+    drafts from the cache, each cut where one more token costs more time than it brings, by the times of this engine's
+    own steps. Options: :class:`specrs.integrations._config.EngineOptions`.
 
     Parameters
     ----------
@@ -102,31 +84,41 @@ class Proposer:
         self._options = read_options(getattr(vllm_config, "additional_config", None))
         self._engine = _read_engine(vllm_config)
         model = vllm_config.model_config
-        self._drafter = BatchDrafter(
-            self._engine.vocab_size,
-            self._options,
-            self._engine.eos,
-            lambda: load_fingerprint(
-                model.tokenizer,
-                revision=getattr(model, "tokenizer_revision", None),
-                trust_remote_code=bool(getattr(model, "trust_remote_code", False)),
-            ),
-            keeps_store=self._engine.keeps_store,
+        self._cache = SuffixCache(self._engine.vocab_size, max_tokens=self._options.history_tokens)
+        self._history = None
+        if self._engine.keeps_store:
+            self._history = open_history(
+                self._cache,
+                self._options,
+                lambda: load_fingerprint(
+                    model.tokenizer,
+                    revision=getattr(model, "tokenizer_revision", None),
+                    trust_remote_code=bool(getattr(model, "trust_remote_code", False)),
+                ),
+            )
+        self._drafter = BatchProposer(
+            self._cache,
+            self._engine.draft_tokens,
+            self._engine.max_length,
+            eos=np.array(self._engine.eos, np.uint32),
+            min_prob=self._options.min_prob,
+            threads=self._options.threads,
+            gate=self._options.gate == "payoff",
+            token_cost=self._options.token_cost,
+            keep=self._options.history,
+            hand_out=self._history is not None,
+            dead_steps=DEAD_STEPS,
         )
-        self._gate = PayoffGate(self._options.token_cost)
-        self._counts = dict.fromkeys(("steps", "drafted", "accepted", "emitted", "requests"), 0)
         self._faults: set[type[Exception]] = set()
-        self._dead_steps = 0
+        self._returned_at: float | None = None
         self._logged_at = time.monotonic()
-        self._logged = dict(self._counts)
-        self._rows = Rows()
-        self._proposed: _Proposed | None = None
+        self._logged = self._drafter.counts()
         _log.info(
             "specrs: cache drafting, at most %d tokens, gate %s, history %s, store %s; the output law is unchanged",
             self._engine.draft_tokens,
             self._options.gate,
             "on" if self._options.history else "off",
-            self._drafter.history.path if self._drafter.history else "none",
+            self._history.path if self._history else "none",
         )
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -165,116 +157,39 @@ class Proposer:
             return [[] for _ in range(len(sampled_token_ids))]
 
     def _step(
-        self, sampled: Sequence[Sequence[int]], num_tokens: npt.NDArray[Any], tokens: npt.NDArray[np.int32]
+        self, sampled: Sequence[Sequence[int]], num_tokens: npt.NDArray[Any], tokens: npt.NDArray[Any]
     ) -> list[list[int]]:
         batch = len(sampled)
         if not batch:
             return []
         _check(sampled, num_tokens, tokens)
         now = time.perf_counter()
-        lengths = num_tokens[:batch].astype(np.int64)
-        fresh = np.fromiter(map(len, sampled), np.int64, batch)
-        found = self._rows.match(tokens, lengths, fresh)
-        self._learn(found, tokens, lengths, fresh, now)
-        for request in found.finished:
-            self._drafter.finish(request)
-        for row in found.new:
-            self._drafter.start(int(found.requests[row]), tokens[row, : lengths[row]])
-            found.read[row] = lengths[row]
-            self._counts["requests"] += 1
-        rows = np.flatnonzero(fresh)
-        drafts: list[list[int]] = [[] for _ in range(batch)]
-        if len(rows):
-            for row, draft in zip(rows.tolist(), self._draft(found, rows, tokens, lengths), strict=True):
-                drafts[row] = draft
-        else:
-            self._proposed = None
-        self._counts["steps"] += 1
+        drafts, finished, anew = self._drafter.step(
+            np.ascontiguousarray(tokens[:batch], np.int32),
+            num_tokens[:batch],
+            list(map(len, sampled)),
+            None if self._returned_at is None else now - self._returned_at,
+        )
+        self._keep(finished)
+        if anew:
+            _log.warning(
+                "specrs: nothing of the drafts of %d steps was accepted after %d tokens were before; starting anew",
+                DEAD_STEPS,
+                self._drafter.counts()["accepted"],
+            )
         self._log_sometimes()
+        self._returned_at = time.perf_counter()
         return drafts
 
-    def _learn(
-        self, found: Matched, tokens: npt.NDArray[np.int32], lengths: Integers, fresh: Integers, now: float
-    ) -> None:
-        """Compare what was proposed with what came, and note how long the step took."""
-        last, self._proposed = self._proposed, None
-        if last is None:
-            return
-        if np.array_equal(last.requests, found.requests):
-            here = there = np.arange(len(last.requests))
-        else:
-            _, here, there = np.intersect1d(found.requests, last.requests, assume_unique=True, return_indices=True)
-        if not len(here):
-            return
-        came, kept = lengths[here] - last.lengths[there], last.kept[there]
-        drafted = int(kept.sum())
-        # Each row's own token comes behind the accepted ones.
-        accepted = int(np.minimum(np.maximum(came - 1, 0), kept).sum())
-        self._counts["drafted"] += drafted
-        self._counts["accepted"] += accepted
-        self._counts["emitted"] += int(came.sum())
-        self._watch(drafted, accepted)
-        if self._options.gate == "off":
-            return
-        many = len(here) > LEARN_ROWS
-        if many and self._counts["steps"] % LEARN_EVERY:
-            return
-        # A step that read prompts tells nothing about the price of a drafted token.
-        if not found.new and fresh.all() and len(here) == len(lengths):
-            self._gate.times.observe(len(here) + drafted, now - last.at)
-        if many:
-            part = (np.arange(LEARN_ROWS) + self._counts["steps"] * LEARN_ROWS) % len(here)
-            here, there = here[part], there[part]
-        at = last.lengths[there][:, None] + np.arange(last.tokens.shape[1])
-        following = take(tokens, here[:, None], np.minimum(at, tokens.shape[1] - 1)).astype(np.int64)
-        following[at >= lengths[here][:, None]] = -2
-        self._gate.learn(last.confidence[there], last.matches[there], last.tokens[there], following)
-
-    def _watch(self, drafted: int, accepted: int) -> None:
-        if accepted:
-            self._dead_steps = 0
-        elif drafted and self._counts["accepted"]:
-            self._dead_steps += 1
-            if self._dead_steps == DEAD_STEPS:
-                _log.warning(
-                    "specrs: nothing of the drafts of %d steps was accepted after %d tokens were before; starting anew",
-                    DEAD_STEPS,
-                    self._counts["accepted"],
-                )
-                self._dead_steps = 0
-                raise _StartAnewError
-
-    def _draft(
-        self, found: Matched, rows: Integers, tokens: npt.NDArray[np.int32], lengths: Integers
-    ) -> list[list[int]]:
-        """Read the new text of ``rows`` and continue it: one call into Rust."""
-        requests, read, ends = found.requests[rows], found.read[rows], lengths[rows]
-        counts = ends - read
-        ptr = np.concatenate([[0], np.cumsum(counts)])
-        column = np.arange(ptr[-1]) + np.repeat(read - ptr[:-1], counts)
-        unread = take(tokens, np.repeat(rows, counts), column).astype(np.uint32)
-        room = np.clip(self._engine.max_length - ends - 1, 0, self._engine.draft_tokens).astype(np.int32)
-        ids, _, _, stated, node_ptr, matches, _ = self._drafter.step(requests, unread, ptr, room)
-        drafted = np.diff(node_ptr)
-        width = int(drafted.max())
-        row = np.repeat(np.arange(len(rows)), drafted)
-        column = np.arange(len(ids)) - np.repeat(node_ptr[:-1], drafted)
-        table = np.full((len(rows), width), -1, np.int64)
-        confidence = np.zeros((len(rows), width), np.float64)
-        table[row, column], confidence[row, column] = ids, stated
-        matches = matches.astype(np.int64)
-        if self._options.gate == "off":
-            kept = drafted
-        elif self._gate.times.measured:
-            kept = self._gate.cut(confidence, drafted, matches)
-        else:
-            kept = np.zeros_like(drafted)  # what a plain step takes is what all drafts are weighed against
-        self._proposed = _Proposed(requests, ends, matches, table, confidence, kept, time.perf_counter())
-        return [draft[:count] for draft, count in zip(table.tolist(), kept.tolist(), strict=True)]
+    def _keep(self, finished: list[npt.NDArray[np.uint32]]) -> None:
+        """Take over finished text, to be stored."""
+        if self._history:
+            for text in finished:
+                self._history.add(text)
 
     def _recover(self, error: Exception) -> None:
         """Forget all requests, so that the next step meets them anew."""
-        if not isinstance(error, _StartAnewError) and type(error) not in self._faults:
+        if type(error) not in self._faults:
             self._faults.add(type(error))
             _log.warning(
                 "specrs: no drafts in this step, no more word of this kind of fault: %s: %s (vLLM %s, tested %s)",
@@ -285,8 +200,7 @@ class Proposer:
                 exc_info=not isinstance(error, SpecrsError),
             )
         self._drafter.forget()
-        self._rows = Rows(self._rows.next_request)
-        self._proposed = None
+        self._returned_at = None
 
     def stats(self) -> dict[str, Any]:
         """Return what happened so far.
@@ -298,34 +212,31 @@ class Proposer:
             token; ``active`` requests; ``step_times``, the measured seconds of a step by rows; ``cache``, as
             :meth:`specrs.SuffixCache.stats`.
         """
+        rows, seconds = self._drafter.step_times()
         return {
-            **self._counts,
-            "active": len(self._drafter.active),
-            "step_times": self._gate.times.to_dict(),
-            "cache": self._drafter.cache.stats(),
+            **self._drafter.counts(),
+            "step_times": {"rows": rows, "seconds": seconds},
+            "cache": self._cache.stats(),
         }
 
     def close(self) -> None:
         """Finish all requests, and write the store. At exit the store is written by itself."""
-        self._drafter.close()
-        self._rows = Rows(self._rows.next_request)
-        self._proposed = None
+        self._keep(self._drafter.finish_all())
+        if self._history:
+            self._history.close()
 
     def _log_sometimes(self) -> None:
         seconds = self._options.log_seconds
         if not seconds or time.monotonic() - self._logged_at < seconds:
             return
         self._logged_at = time.monotonic()
-        new = {name: count - self._logged[name] for name, count in self._counts.items()}
-        self._logged = dict(self._counts)
+        counts = self._drafter.counts()
+        new = {name: count - self._logged[name] for name, count in counts.items()}
+        self._logged = counts
         if new["steps"]:
             _log.info(
                 "specrs: %(steps)d steps, drafted %(drafted)d, accepted %(accepted)d, emitted %(emitted)d tokens", new
             )
-
-
-class _StartAnewError(Exception):
-    """Unwinds a step after which the drafter starts anew."""
 
 
 def _read_engine(vllm_config: Any) -> _Engine:
@@ -363,10 +274,6 @@ def _check(sampled: Any, num_tokens: Any, tokens: Any) -> None:
     if num_tokens.ndim != 1 or len(num_tokens) < batch or tokens.ndim != 2 or len(tokens) < batch:
         raise InvalidInputError(
             f"propose() got {batch} rows with lengths of shape {num_tokens.shape} and text of shape {tokens.shape}"
-        )
-    if (num_tokens[:batch] > tokens.shape[1]).any() or (num_tokens[:batch] < 0).any():
-        raise InvalidInputError(
-            f"propose() got lengths up to {int(num_tokens[:batch].max())} for rows of {tokens.shape[1]} tokens"
         )
 
 

@@ -43,7 +43,7 @@ fn min_prob_of(py: Python<'_>, min_prob: f32) -> PyResult<f32> {
     Err(invalid(py, &format!("min_prob must be between 0 and 1, got {min_prob}")))
 }
 
-fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
+pub fn count_of(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
     usize::try_from(value).map_err(|_| invalid(py, &format!("{name} must be 0 or more, got {value}")))
 }
 

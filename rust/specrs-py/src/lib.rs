@@ -15,6 +15,7 @@ mod memory;
 mod outcome;
 mod payoff;
 mod policy;
+mod serving;
 mod store;
 mod tree;
 mod uniforms;
@@ -36,6 +37,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     outcome::register(m)?;
     payoff::register(m)?;
     policy::register(m)?;
+    serving::register(m)?;
     store::register(m)?;
     tree::register(m)
 }

@@ -12,6 +12,7 @@ pub mod error;
 pub mod linear;
 pub mod outcome;
 pub mod policy;
+pub mod serving;
 pub mod tree;
 pub mod types;
 pub mod uniforms;

@@ -150,6 +150,14 @@ impl SuffixCache {
         self.take(id).map(drop)
     }
 
+    /// A copy of a request's text, prompt included.
+    ///
+    /// # Errors
+    /// If the id is unknown.
+    pub fn text(&self, id: i64) -> Result<Vec<u32>> {
+        Ok(self.request(id)?.lock().live.text().to_vec())
+    }
+
     fn take(&self, id: i64) -> Result<Arc<Mutex<Request>>> {
         let taken = self.requests.write().remove(&id);
         taken.ok_or_else(|| Error::new(ErrorKind::Request, format!("request {id} is not active: start it first")))
