@@ -105,9 +105,7 @@ impl DrafterChannel {
                     let found = laws.shape()[0];
                     return Err(invalid(py, &format!("laws has {found} rows, expected {}", tokens.len())));
                 }
-                Some(laws) => {
-                    (laws.shape()[1], flat_of(py, "laws", laws)?)
-                }
+                Some(laws) => (laws.shape()[1], flat_of(py, "laws", laws)?),
                 None => (0, &[][..]),
             };
             let (request, generation, accepted, bonus, origin) = (*request, *generation, *accepted, *bonus, *origin);
