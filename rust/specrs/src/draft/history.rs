@@ -356,16 +356,25 @@ impl History {
 
     /// The longest matches of `context` in all tiers, longest first and of equal lengths the newest tier first.
     pub fn matches_of(&self, context: &[u32], limits: Limits, scratch: &mut Vec<Match>, out: &mut Vec<Found>) {
-        let mut add = |source: u64, find: &dyn Fn(&mut Vec<Match>)| {
+        // Once there are enough, an older tier has to offer longer ones.
+        let mut wanted = limits;
+        let mut add = |source: u64, find: &dyn Fn(Limits, &mut Vec<Match>)| {
             scratch.clear();
-            find(scratch);
-            out.extend(scratch.iter().map(|&at| Found { source, at }));
+            find(wanted, scratch);
+            if !scratch.is_empty() {
+                out.extend(scratch.iter().map(|&at| Found { source, at }));
+                out.sort_by_key(|found| std::cmp::Reverse(found.at.length));
+                out.truncate(limits.matches);
+            }
+            if out.len() == limits.matches
+                && let Some(shortest) = out.last()
+            {
+                wanted.min_length = limits.min_length.max(shortest.at.length as usize + 1);
+            }
         };
-        add(self.source, &|found| self.recent.matches_of(context, limits, found));
+        add(self.source, &|limits, found| self.recent.matches_of(context, limits, found));
         for tier in self.tiers.iter().rev() {
-            add(tier.source, &|found| tier.segment.matches_of(context, limits, found));
+            add(tier.source, &|limits, found| tier.segment.matches_of(context, limits, found));
         }
-        out.sort_by_key(|found| std::cmp::Reverse(found.at.length));
-        out.truncate(limits.matches);
     }
 }

@@ -32,7 +32,7 @@ impl<'a> Batch<'a> {
     /// with the latest step (0 while a prompt is being read).
     ///
     /// # Errors
-    /// If shapes do not fit, a length is beyond the width, or a token is negative.
+    /// If shapes do not fit, or a length is beyond the width.
     pub fn new(tokens: &'a [i32], width: usize, lengths: &'a [usize], fresh: &'a [usize]) -> Result<Self> {
         let rows = fresh.len();
         if lengths.len() < rows || tokens.len() < rows * width {
