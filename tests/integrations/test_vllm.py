@@ -358,6 +358,15 @@ def test_options_of_a_batch_proposer_out_of_range_are_refused(option):
         batch_proposer(**option)
 
 
+def test_text_that_a_request_came_back_with_is_read_while_it_reads_its_prompt_again():
+    proposer = batch_proposer(hand_out=True)
+    text = np.array([[1, 2, 3, 4, 5, 6]], np.int32)
+    proposer.step(text, [3], [1])
+    proposer.step(text, [5], [0])
+    proposer.step(text, [6], [1])
+    assert [text.tolist() for text in proposer.finish_all()] == [[1, 2, 3, 4, 5, 6]]
+
+
 def test_finished_text_is_handed_out_when_it_is_asked_for():
     for hand_out in (True, False):
         proposer = batch_proposer(hand_out=hand_out)

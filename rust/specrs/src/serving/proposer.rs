@@ -108,7 +108,7 @@ impl Proposer {
     /// # Errors
     /// If a token is negative, or someone else used the cache's requests.
     pub fn step(&mut self, cache: &SuffixCache, batch: &Batch<'_>, seconds: Option<f64>) -> Result<Proposal> {
-        let found = self.rows.follow(batch);
+        let mut found = self.rows.follow(batch);
         let finished = self.finish(cache, &found.finished)?;
         if let Some(last) = self.proposed.take()
             && self.learn(&last, &found, batch, seconds)
@@ -120,6 +120,7 @@ impl Proposer {
         let mut proposal = Proposal { finished, ..Proposal::default() };
         for &row in &found.new {
             cache.start(found.requests[row], &tokens_of(batch.text(row), row)?)?;
+            found.read[row] = batch.text(row).len();
             self.counts.requests += 1;
         }
         self.draft(cache, batch, &found, &mut proposal)?;
@@ -182,20 +183,21 @@ impl Proposer {
         self.dead_steps >= self.options.dead_steps
     }
 
-    /// Reads the new text of all rows that go on, and continues it.
+    /// Reads the new text of all rows, and continues that of those that go on.
     fn draft(&mut self, cache: &SuffixCache, batch: &Batch<'_>, found: &Matched, out: &mut Proposal) -> Result<()> {
-        let rows: Vec<usize> = (0..batch.rows()).filter(|&row| batch.fresh(row) > 0).collect();
-        let (mut unread, mut ptr, mut room) = (Vec::new(), vec![0], Vec::with_capacity(rows.len()));
-        for &row in &rows {
+        let (mut rows, mut unread, mut ptr, mut room) = (Vec::new(), Vec::new(), vec![0], Vec::new());
+        for row in 0..batch.rows() {
             let text = batch.text(row);
-            if !found.new.contains(&row) {
-                for token in tokens_of(&text[found.read[row]..], row)? {
-                    unread.push(token);
-                    if self.options.eos.contains(&token) {
-                        break; // engines drop what follows
-                    }
-                }
+            let mut new = tokens_of(&text[found.read[row]..], row)?;
+            if let Some(end) = new.iter().position(|token| self.options.eos.contains(token)) {
+                new.truncate(end + 1); // engines drop what follows
             }
+            if batch.fresh(row) == 0 {
+                cache.append(found.requests[row], &new)?; // a request that came back, and reads its text again
+                continue;
+            }
+            rows.push(row);
+            unread.append(&mut new);
             ptr.push(unread.len() as i64);
             let left = self.options.max_length.saturating_sub(text.len() + 1);
             room.push(left.min(self.options.draft_tokens));
