@@ -125,7 +125,7 @@ def test_it_is_a_draft_model_where_the_library_is(monkeypatch):
     class LlamaDraftModel(abc.ABC):
         @abc.abstractmethod
         def __call__(self, input_ids, /, **kwargs):
-            raise NotImplementedError
+            """Return a draft."""
 
     package, module = types.ModuleType("llama_cpp"), types.ModuleType("llama_cpp.llama_speculative")
     module.LlamaDraftModel = LlamaDraftModel

@@ -9,6 +9,7 @@
 pub mod attention;
 pub mod draft;
 pub mod error;
+mod isotonic;
 pub mod linear;
 pub mod outcome;
 pub mod policy;

@@ -1,6 +1,7 @@
 //! What a round costs on this machine: measured seconds by rows, batch and context, refined by every round.
 
 use crate::error::{Error, Result};
+use crate::isotonic::rising;
 
 /// Weight of the newest timing in a row count's running mean.
 const RECENT: f64 = 0.25;
@@ -44,24 +45,11 @@ impl Cell {
             Some(at) if self.seen[at].1 >= TRUSTED => self.seen[at].0 / self.seed[at],
             _ => 1.0,
         };
-        let mut pools: Vec<(f64, f64, usize)> = Vec::with_capacity(self.seed.len());
-        for (seed, &(mean, count)) in self.seed.iter().zip(&self.seen) {
-            let (value, weight) = if count >= TRUSTED { (mean, f64::from(count.min(20))) } else { (seed * unit, 1.0) };
-            pools.push((value, weight, 1));
-            // Pool adjacent violators: the closest values that never fall.
-            while let [.., before, last] = pools[..]
-                && before.0 > last.0
-            {
-                let weight = before.1 + last.1;
-                let value = (before.0 * before.1 + last.0 * last.1) / weight;
-                pools.truncate(pools.len() - 2);
-                pools.push((value, weight, before.2 + last.2));
-            }
-        }
+        let best = self.seed.iter().zip(&self.seen).map(|(seed, &(mean, count))| {
+            if count >= TRUSTED { (mean, f64::from(count.min(20))) } else { (seed * unit, 1.0) }
+        });
         self.value.clear();
-        for (value, _, count) in pools {
-            self.value.extend(std::iter::repeat_n(value, count));
-        }
+        self.value.extend(rising(best));
     }
 
     fn seconds(&self, rows: usize) -> f64 {

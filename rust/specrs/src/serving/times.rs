@@ -1,5 +1,7 @@
 //! What a step of the engine takes, by the rows it scores: learned from its own steps.
 
+use crate::isotonic::rising;
+
 /// Row counts whose step time is measured; between them it is interpolated.
 const ROWS: [usize; 22] =
     [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096];
@@ -53,23 +55,11 @@ impl StepTimes {
         self.refresh();
     }
 
-    /// Takes over what was measured, as the closest times that never fall with the rows (pool adjacent violators).
+    /// Takes over what was measured, as the closest times that never fall with the rows.
     fn refresh(&mut self) {
-        let mut pools: Vec<(f64, usize)> = Vec::with_capacity(ROWS.len());
-        for &(seconds, _) in self.measured.iter().flatten() {
-            pools.push((seconds, 1));
-            while let [.., before, last] = pools[..]
-                && before.0 > last.0
-            {
-                let count = before.1 + last.1;
-                let mean = (before.0 * before.1 as f64 + last.0 * last.1 as f64) / count as f64;
-                pools.truncate(pools.len() - 2);
-                pools.push((mean, count));
-            }
-        }
-        let rows = ROWS.iter().zip(&self.measured).filter_map(|(&rows, seconds)| seconds.map(|_| rows as f64));
-        let seconds = pools.into_iter().flat_map(|(mean, count)| std::iter::repeat_n(mean, count));
-        self.seen = rows.zip(seconds).collect();
+        let measured = || ROWS.iter().zip(&self.measured).filter_map(|(&rows, &seen)| seen.map(|seen| (rows, seen.0)));
+        let rows = measured().map(|(rows, _)| rows as f64);
+        self.seen = rows.zip(rising(measured().map(|(_, seconds)| (seconds, 1.0)))).collect();
         self.table.clear();
     }
 

@@ -1,5 +1,7 @@
 //! Turns the cache's path probabilities into acceptance rates observed so far.
 
+use crate::isotonic::rising;
+
 const BINS: usize = 24;
 /// Observations that the identity is worth at the start.
 const PRIOR: f64 = 30.0;
@@ -66,24 +68,12 @@ impl Calibration {
     }
 
     fn refresh(&mut self) {
-        // Pool adjacent violators: the closest rates that never fall.
-        let mut pools: Vec<(f64, f64, usize)> = Vec::with_capacity(BINS);
-        for bin in 0..BINS {
+        let observed = (0..BINS).map(|bin| {
             let weight = self.seen[bin] + PRIOR;
-            let rate = (self.accepted[bin] + PRIOR * centre(bin)) / weight;
-            pools.push((rate, weight, 1));
-            while let [.., before, last] = pools[..]
-                && before.0 > last.0
-            {
-                let weight = before.1 + last.1;
-                let rate = (before.0 * before.1 + last.0 * last.1) / weight;
-                pools.truncate(pools.len() - 2);
-                pools.push((rate, weight, before.2 + last.2));
-            }
-        }
-        let rates = pools.iter().flat_map(|&(rate, _, bins)| std::iter::repeat_n(rate as f32, bins));
-        for (value, rate) in self.value.iter_mut().zip(rates) {
-            *value = rate;
+            ((self.accepted[bin] + PRIOR * centre(bin)) / weight, weight)
+        });
+        for (value, rate) in self.value.iter_mut().zip(rising(observed)) {
+            *value = rate as f32;
         }
     }
 
