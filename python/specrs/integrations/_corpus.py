@@ -126,7 +126,7 @@ class Corpus:
         ptr = np.concatenate([[0], np.cumsum([len(new) for new in unread])]).astype(np.int64)
         flat = np.array([token for new in unread for token in new], np.uint32)
         room = np.full(len(ids), self.draft_token_num - 1, np.int32)
-        drafted, above, _, _, node_ptr, _, _ = self._drafter.step(numbers, flat, ptr, room, "tree")
+        drafted, above, _, _, node_ptr, _, _ = self._drafter.step(numbers, flat, ptr, room)
         counts = np.diff(node_ptr)
         row = np.repeat(np.arange(len(ids)), counts)
         column = np.arange(len(drafted)) - np.repeat(node_ptr[:-1], counts) + 1

@@ -1,4 +1,4 @@
-"""The cache drafter as engines use it: requests by number, their text, and where it goes when they finish."""
+"""The cache drafter as SGLang uses it: requests by number, their text, and where it goes when they finish."""
 
 from __future__ import annotations
 
@@ -73,10 +73,8 @@ class BatchDrafter:
         self.active.clear()
         self._texts.clear()
 
-    def step(
-        self, requests: Integers, unread: Tokens, ptr: Integers, room: npt.NDArray[np.int32], shape: str = "chain"
-    ) -> tuple[Any, ...]:
-        """Read new text and draft, in one call without the GIL; see :meth:`specrs.SuffixCache.step_many`.
+    def step(self, requests: Integers, unread: Tokens, ptr: Integers, room: npt.NDArray[np.int32]) -> tuple[Any, ...]:
+        """Read new text and draft trees, in one call without the GIL; see :meth:`specrs.SuffixCache.step_many`.
 
         What follows an end token within the new text of a request is left out: engines drop it too.
         """
@@ -91,7 +89,7 @@ class BatchDrafter:
             unread,
             ptr,
             room,
-            shape=shape,
+            shape="tree",
             min_prob=self._options.min_prob,
             eos=self._eos if len(self._eos) else None,
             threads=self._options.threads,
