@@ -1,5 +1,6 @@
 // Every kernel of specrs in one translation unit: one fatbin for nvcc, one stand-in driver for the emulator.
 #include "kernels/row_statistics.cu"
+#include "kernels/row_leaders.cu"
 #include "kernels/row_law.cu"
 #include "kernels/row_top_k.cu"
 #include "kernels/round_coins.cu"

@@ -16,6 +16,7 @@ TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 OPS = {
     "row_partials": "row_statistics",
     "row_summary": "row_statistics",
+    "row_leaders": "verify_walk",
     "row_law": "verify_walk",
     "row_top_k": "top_k_rows",
     "draw_rows": "verify_walk",

@@ -39,8 +39,8 @@ def attention(splits):
 FAULTS = {
     "missing barrier": (
         "include/specrs/block.h",
-        "  if (lane_id() == 0) scratch.number[warp_id()] = v;\n  __syncthreads();",
-        "  if (lane_id() == 0) scratch.number[warp_id()] = v;",
+        "  if (lane_id() == 0) slots[warp_id()] = v;\n  __syncthreads();",
+        "  if (lane_id() == 0) slots[warp_id()] = v;",
         statistics,
         ".*",
     ),
@@ -136,6 +136,34 @@ FAULTS = {
         "row_probs",
     ),
     "a node moved to its neighbour's slot": (
+    "a cut below where the leaders end is believed": (
+        "kernels/row_law.cu",
+        "if (floor && law_weight(cut, NO_ID, key_value(floor)) > 0.f) return false;",
+        "",
+        lambda stand_in: test_rows.test_a_wide_law_is_that_of_its_rows(stand_in, 4000),
+        "row_law",
+    ),
+    "leaders that do not reach the goal are believed": (
+        "kernels/row_law.cu",
+        "if (!s.reached || s.key <= floor) return false;",
+        "if (s.key <= floor) return false;",
+        lambda stand_in: test_rows.test_a_wide_law_is_that_of_its_rows(stand_in, 4000),
+        "row_law",
+    ),
+    "ties across the edge of the leaders": (
+        "kernels/row_top_k.cu",
+        "if (!s.reached || s.key <= floor) return false;",
+        "if (!s.reached || s.key < floor) return false;",
+        lambda stand_in: test_outcome.test_the_best_where_the_leaders_end(stand_in, 1),
+        "row_top_k",
+    ),
+    "leaders of another row": (
+        "include/specrs/leaders.h",
+        "list(list_ + row_offset(row, tile_count(vocab_)) * MOST_LISTED)",
+        "list(list_ + row_offset(row, tile_count(vocab_)))",
+        lambda stand_in: test_rows.test_draws_follow_the_law(stand_in, torch.float32, 8200),
+        "row_law|row_top_k",
+    ),
         "kernels/cache_commit.cu",
         "const int source = path[j + i];",
         "const int source = path[j];",
@@ -239,6 +267,9 @@ def test_faults_are_caught(patched, group):
     cuda = patched(*(FAULTS[name][:3] for name in names))
     faulty = Emulator(build(cuda / "emulator" / "driver.cpp", *SHARED, "-O1", cuda=cuda))
     faulty.open()
+    "leaders": ["a cut below where the leaders end is believed", "ties across the edge of the leaders"],
+    "leaders too few": ["leaders that do not reach the goal are believed"],
+    "leaders elsewhere": ["leaders of another row"],
     for name in names:
         caught, kernels = [], set()
         for schedule in SCHEDULES:

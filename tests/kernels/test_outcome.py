@@ -31,6 +31,28 @@ def test_top_k(emulator, dtype, vocabulary, k):
         assert got.probs[r].numpy() == pytest.approx([probs[i] for i in expected], rel=2e-5)
 
 
+@pytest.mark.parametrize("k", [1, 3, 255, 256])
+def test_the_best_where_the_leaders_end(emulator, k):
+    """All of one tile, too many equals, and few finite ids: what the leaders do not hold comes from the row."""
+    rows = logits(4, 9000, torch.float32, seed=k, scale=0.1)
+    rows[0, :8000] += 5.0
+    rows[1, [*range(100, 7000), 8990]] = 4.0
+    rows[2] = -np.inf
+    rows[2, [5, 8990]] = torch.tensor([1.0, 2.0])
+    got = top_k_rows(rows, k)
+    for r in range(4):
+        assert got.ids[r].tolist() == best_ids(rows[r].double().numpy(), k)
+
+
+def test_temperature_of_the_best(emulator):
+    rows = logits(2, 8300, torch.bfloat16, seed=1)
+    for run in (top_k_rows, torch.ops.specrs.top_k_rows):
+        ids, probs, *_ = run(rows, 5, 2, 0.5)
+        expected = torch.where(torch.arange(8300) == 2, -torch.inf, rows.float() / 0.5).softmax(1)
+        torch.testing.assert_close(probs, expected.gather(1, ids), rtol=2e-5, atol=0)
+    torch.testing.assert_close(top_k_rows(rows, 5, 2, 0.5).statistics.max_prob, expected.amax(1), rtol=2e-5, atol=0)
+
+
 def test_top_k_of_unusable_rows_and_bad_k(emulator):
     rows = torch.zeros(2, 4)
     rows[0, 1] = float("nan")
@@ -40,6 +62,9 @@ def test_top_k_of_unusable_rows_and_bad_k(emulator):
     for k in (0, 257):
         with pytest.raises(InvalidInputError):
             top_k_rows(rows, k)
+    for temperature in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InvalidInputError, match="temperature must be above 0 and finite"):
+            top_k_rows(rows, 2, temperature=temperature)
 
 
 def test_fork_tokens(emulator):

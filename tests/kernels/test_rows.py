@@ -9,7 +9,7 @@ import torch
 from tests.kernels import oracle
 
 from specrs.ops.launch import launch
-from specrs.ops.rows import Sampling, draw_rows, row_laws, row_probs, row_statistics
+from specrs.ops.rows import Sampling, draw_rows, row_laws, row_leaders, row_probs, row_statistics, tile_count
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -130,6 +130,46 @@ def test_ties_at_the_cut(emulator):
         for r, law in enumerate([(1.0, 2, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (1.0, 3, 0.25, 0.0)])
     ]
     assert support == expected
+
+
+def laws_of(read, rows, parameters):
+    """Laws and masses of the rows, each its own request, where the last kernel reads `read` in their place."""
+    row_ptr, tiles = torch.arange(len(rows) + 1), tile_count(rows.shape[1])
+    made = row_laws(rows, row_ptr, parameters)
+    laws, masses = torch.empty_like(made.laws), torch.empty_like(made.masses)
+    given = [made.partials, tiles, *row_leaders(rows, row_ptr, parameters), *parameters]
+    launch("row_law_f32", len(rows), [read, *[rows.shape[1]] * 2, row_ptr, len(rows), *given, laws, masses])
+    return laws, masses
+
+
+#: Laws whose cut lies among a tile's leaders where logits have a standard deviation of 3.
+NARROW = [(1.0, 40, 1.0, 0.0), (1.0, 0, 0.6, 0.0), (0.7, 50, 0.9, 0.0), (1.0, 0, 1.0, 0.05), (0.8, 20, 0.95, 0.1)]
+
+
+def test_a_narrow_law_reads_no_row(emulator):
+    rows = logits(len(NARROW), 20_000, torch.float32, seed=3)
+    for found in (rows, (rows * 16).round() / 16):  # without ties, with ties
+        expected = laws_of(found, found, sampling(NARROW))
+        got = laws_of(torch.full_like(found, math.nan), found, sampling(NARROW))
+        assert all(map(torch.equal, got, expected))
+
+
+@pytest.mark.parametrize("vocabulary", [4000, 9000])
+def test_a_wide_law_is_that_of_its_rows(emulator, vocabulary):
+    """Cuts below the leaders, of one tile or of two, by each rule and by two."""
+    wide = [(1.0, 3000, 1.0, 0.0), (1.0, 0, 0.9, 0.0), (1.0, 0, 1.0, 0.9), (1.0, 700, 0.999, 0.0), (1.0, 250, 1.0, 0.0)]
+    rows = logits(2 * len(wide), vocabulary, torch.float32, seed=4, scale=0.01)
+    rows[1::2, :3500] += 3.0  # all that matters lies in one tile
+    rows[-2] = (rows[-2] * 400).round() / 400  # ties where the leaders end
+    rows[-1] = 0.0
+    laws = row_laws(rows, torch.arange(0, len(rows) + 1, 2), sampling(wide))
+    probs = row_probs(rows, laws)
+    for r in range(len(rows)):
+        weights = oracle.law(rows[r].double().numpy(), *wide[r // 2])
+        kept, expected = probs[r].numpy() > 0, weights > 0
+        assert abs(kept.sum() - expected.sum()) <= 1, wide[r // 2]  # sums of mass round otherwise in float64
+        np.testing.assert_allclose(laws.masses[r].sum() * probs[r].max(), 1.0, rtol=1e-5)
+        np.testing.assert_allclose(probs[r].double().numpy()[kept & expected], weights[kept & expected], rtol=1e-3)
 
 
 def test_rows_without_a_law(emulator):

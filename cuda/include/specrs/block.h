@@ -15,13 +15,20 @@ struct BlockScratch {
 
 __device__ __forceinline__ int warp_count() { return int(blockDim.x) >> 5; }
 
-__device__ __forceinline__ double block_sum(double v, BlockScratch& scratch) {
+// `slots` is one word per warp.
+template <class T>
+__device__ __forceinline__ T block_sum(T v, T (&slots)[32]) {
   v = warp_sum(v);
-  if (lane_id() == 0) scratch.number[warp_id()] = v;
+  if (lane_id() == 0) slots[warp_id()] = v;
   __syncthreads();
-  const double total = warp_sum(lane_id() < warp_count() ? scratch.number[lane_id()] : 0.0);
+  const T total = warp_sum(lane_id() < warp_count() ? slots[lane_id()] : T(0));
   __syncthreads();
   return total;
+}
+__device__ __forceinline__ double block_sum(double v, BlockScratch& scratch) { return block_sum(v, scratch.number); }
+__device__ __forceinline__ int block_sum(int v, BlockScratch& scratch) { return block_sum(v, scratch.id); }
+__device__ __forceinline__ unsigned long long block_sum(unsigned long long v, BlockScratch& scratch) {
+  return block_sum(v, scratch.word);
 }
 
 __device__ __forceinline__ float block_max(float v, BlockScratch& scratch) {

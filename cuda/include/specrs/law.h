@@ -22,6 +22,18 @@ struct RowLaw {
 };
 static_assert(sizeof(RowLaw) == 32, "one law is 8 words, see ops");
 
+// What is left out of a row's law beside what its temperature does.
+struct Truncation {
+  float temperature;
+  int top_k;
+  float top_p, min_p;
+  int vocab;
+
+  __device__ bool by_count() const { return top_k > 0 && top_k < vocab; }
+  __device__ bool by_mass() const { return top_p < 1.f; }
+  __device__ bool any() const { return temperature > 0.f && (by_count() || by_mass() || min_p > 0.f); }
+};
+
 // What one tile of a row contributes; merged in tile order by one block.
 struct RowPartial {
   float max;

@@ -1,5 +1,5 @@
 // Finding a cut in one row by radix selection: the k-th largest logit, or the logit at which the mass above reaches a
-// goal. One block per row; three passes of 11 bits over order-preserving keys.
+// goal. One block per row; three passes of 11 bits over order-preserving keys. A row is a Tile, or the Leaders of one.
 //
 // A histogram holds integers, elements or masses in units of 2^-40, so its sums do not depend on the order of the atomics
 // and a cut is bitwise the same in every run. The mass error is below vocabulary * 2^-40 of the largest weight.
@@ -34,10 +34,11 @@ __device__ __forceinline__ float key_value(unsigned key) {
 }
 
 // What was selected: the key, how much lies strictly above it, how much the elements with it are, and what had to be
-// reached; in elements, or in units of mass.
+// reached; in elements, or in units of mass. Without `reached` all that take part are less than the goal was.
 struct Selected {
   unsigned key;
   unsigned long long above, within, goal;
+  bool reached;
 };
 
 // weight * 2^40 without its fraction, for a weight of at most 1 that is not subnormal: shifts, because a conversion to 64
@@ -64,17 +65,17 @@ __device__ __forceinline__ unsigned long long bin_sum(const SelectScratch& s, in
   return sum;
 }
 
-// Descends to the key where, counted from the top, `goal_count` elements are reached (by_mass false) or the mass
-// reaches `share` of the total (by_mass true). Elements below `floor_key` and the id `exclude` take no part.
-// All threads of the block must call it; at least one element must take part, by mass one of positive weight.
-template <class T>
-__device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsigned floor_key, int exclude, bool by_mass,
-                                    unsigned long long goal_count, double share, SelectScratch& s, BlockScratch& scratch) {
+// Descends to the key where, counted from the top, `goal` is reached: elements (by_mass false) or units of mass; a goal of
+// no mass is `share` of all that takes part. Elements below `floor_key` and the id `exclude` take no part.
+// All threads of the block must call it; where no element takes part, by mass none of positive weight, the key is 0.
+template <class Row>
+__device__ Selected select_from_top(const Row& row, const RowLaw& law, unsigned floor_key, int exclude, bool by_mass,
+                                    unsigned long long goal, double share, SelectScratch& s, BlockScratch& scratch) {
   constexpr int SHIFT[3] = {21, 10, 0};
   constexpr int BITS[3] = {11, 11, 10};
   constexpr int BINS_PER_THREAD = SELECT_BINS / TILE_THREADS;
   unsigned prefix = 0, prefix_mask = 0;
-  Selected r{0, 0, 0, goal_count};
+  Selected r{0, 0, 0, goal, true};
 #pragma unroll
   for (int pass = 0; pass < 3; pass++) {
     const unsigned bin_mask = (1u << BITS[pass]) - 1;
@@ -88,12 +89,12 @@ __device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsig
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile++)
 #pragma unroll 1
-      for (int j = 0; j < Tile<T>::CHUNKS; j++) {
-        float l[Tile<T>::WIDTH];
+      for (int j = 0; j < Row::CHUNKS; j++) {
+        float l[Row::WIDTH];
         row.load(tile, j, l);
         const int first = row.first_id(tile, j);
 #pragma unroll
-        for (int e = 0; e < Tile<T>::WIDTH; e++) {
+        for (int e = 0; e < Row::WIDTH; e++) {
           const int id = first + e;
           const unsigned key = order_key(l[e]);
           if (id < 0 || id >= row.vocab || id == exclude || key < floor_key || (key & prefix_mask) != prefix) continue;
@@ -109,9 +110,11 @@ __device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsig
     for (int i = 0; i < BINS_PER_THREAD; i++) bins += bin_sum(s, top - i);
     unsigned long long above = r.above + block_scan(bins, scratch.word, all);
     if (pass == 0) {
-      if (by_mass) r.goal = (unsigned long long)(share * double(all));
-      r.goal = r.goal > all ? all : r.goal;
+      if (by_mass && !r.goal) r.goal = (unsigned long long)(share * double(all));
       r.goal = r.goal ? r.goal : 1;
+      r.reached = r.goal <= all;
+      if (!all) return r;
+      r.goal = r.reached ? r.goal : all;
     }
     if (above < r.goal && r.goal <= above + bins) {
       for (int i = 0; i < BINS_PER_THREAD; i++) {
@@ -138,21 +141,21 @@ __device__ Selected select_from_top(const Tile<T>& row, const RowLaw& law, unsig
 
 // The id of the `wanted`-th element with key `key`, counted from the lowest id (1 is the first).
 // All threads of the block must call it.
-template <class T>
-__device__ int nth_tie(const Tile<T>& row, unsigned key, int exclude, unsigned long long wanted, SelectScratch& s, BlockScratch& scratch) {
+template <class Row>
+__device__ int nth_tie(const Row& row, unsigned key, int exclude, unsigned long long wanted, SelectScratch& s, BlockScratch& scratch) {
   unsigned long long before = 0;
   if (threadIdx.x == 0) s.tie_id = 0;
   __syncthreads();
   const int tiles = tile_count(row.vocab);
   for (int tile = 0; tile < tiles; tile++)
 #pragma unroll 1
-    for (int j = 0; j < Tile<T>::CHUNKS; j++) {
-      float l[Tile<T>::WIDTH];
+    for (int j = 0; j < Row::CHUNKS; j++) {
+      float l[Row::WIDTH];
       row.load(tile, j, l);
       const int first = row.first_id(tile, j);
       unsigned long long mine = 0;
 #pragma unroll
-      for (int e = 0; e < Tile<T>::WIDTH; e++) {
+      for (int e = 0; e < Row::WIDTH; e++) {
         const int id = first + e;
         mine += id >= 0 && id < row.vocab && id != exclude && order_key(l[e]) == key;
       }
@@ -161,7 +164,7 @@ __device__ int nth_tie(const Tile<T>& row, unsigned key, int exclude, unsigned l
       if (below < wanted && wanted <= below + mine) {
         unsigned long long seen = below;
 #pragma unroll
-        for (int e = 0; e < Tile<T>::WIDTH; e++) {
+        for (int e = 0; e < Row::WIDTH; e++) {
           const int id = first + e;
           if (id >= 0 && id < row.vocab && id != exclude && order_key(l[e]) == key && ++seen == wanted) s.tie_id = id;
         }

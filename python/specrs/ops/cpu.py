@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specrs.errors import InvalidInputError
 from specrs.ops.attention import check_attention, check_commit, check_page, check_path
 from specrs.ops.draft import Verdict, check_row_ptr, check_tensor
-from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_unmasked
+from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_top_k, check_unmasked
 from specrs.ops.rows import RowStatistics, check_statistics
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ def best_ids(
     offsets: torch.Tensor,
     total: int,
 ) -> BestIds:
+    temperature: float = 1.0,
     """Write the ``counts[r]`` best ids of each row from ``offsets[r]`` on, as the kernel ``row_top_k`` does."""
     ids, probs = torch.full((total,), -1), torch.full((total,), math.nan)
     wanted, first = counts.clamp(0, MOST_BEST).tolist(), offsets.tolist()
@@ -65,18 +65,19 @@ def best_ids(
         inside = (places >= 0) & (places < total)
         order, places = order[inside], places[inside]
         ids[places] = order
-        probs[places] = (logits[r, order].float() - statistics.log_sum_exp[r]).exp()
+        probs[places] = (logits[r, order].float() / temperature - statistics.log_sum_exp[r]).exp()
     return BestIds(ids, probs, statistics)
 
 
-def top_k_rows(logits: torch.Tensor, k: int, exclude: int = -1) -> tuple[torch.Tensor, torch.Tensor]:
+def top_k_rows(
+    logits: torch.Tensor, k: int, exclude: int = -1, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As the ids and probabilities of :func:`specrs.ops.outcome.top_k_rows`."""
-    if not 1 <= k <= MOST_BEST:
-        raise InvalidInputError(f"k must be in 1..={MOST_BEST}, got {k}")
+    check_top_k(logits, k, temperature)
     rows = logits.shape[0]
-    statistics = row_statistics(logits, exclude=exclude)
+    statistics = row_statistics(logits, torch.tensor([0, rows]), torch.tensor([float(temperature)]), exclude)
     counts, excluded = torch.full((rows,), k), torch.full((rows,), exclude)
-    best = best_ids(logits, statistics, counts, excluded, torch.arange(rows) * k, rows * k)
+    best = best_ids(logits, statistics, counts, excluded, torch.arange(rows) * k, rows * k, temperature)
     return best.ids.view(rows, k), best.probs.view(rows, k)
 
 

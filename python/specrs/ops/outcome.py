@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from specrs.errors import InvalidInputError
 from specrs.ops.draft import Layout, check_tensor, to_fill
 from specrs.ops.launch import Argument, launch
-from specrs.ops.rows import RowStatistics, logits_suffix, row_statistics
+from specrs.ops.rows import RowStatistics, logits_suffix, row_leaders, row_statistics
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,11 @@ class BestIds(NamedTuple):
 
 
 def top_k_rows(
-    logits: torch.Tensor, k: int, exclude: int = -1, out: tuple[torch.Tensor, torch.Tensor] | None = None
+    logits: torch.Tensor,
+    k: int,
+    exclude: int = -1,
+    temperature: float = 1.0,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> BestIds:
     """Return statistics and the `k` best ids of each row, larger logit first, smaller id first among equals.
 
@@ -42,20 +46,33 @@ def top_k_rows(
         1 to 256; ids and probs have shape (R, k).
     exclude : int
         An id that no row may predict (the mask token), or -1.
+    temperature : float
+        Of the probabilities and statistics, above 0.
     out : (tensor, tensor), optional
         ids and probs to fill.
     """
     import torch
 
+    check_top_k(logits, k, temperature)
+    rows, device = logits.shape[0], logits.device
+    excluded = torch.full((rows,), exclude, dtype=torch.int64, device=device) if exclude >= 0 else None
+    one_request = torch.arange(2, device=device) * rows
+    its_temperature = torch.full((1,), temperature, dtype=torch.float32, device=device)
+    ids, probs = to_fill(out, logits, top_k_layout(logits, k))
+    best = BestIds(ids, probs, row_statistics(logits, one_request, its_temperature, exclude))
+    return _fill(logits, best, None, k, excluded, None, temperature)
+
+
+def check_top_k(logits: torch.Tensor, k: int, temperature: float) -> None:
+    """Refuse a number of ids that no row can return, and a temperature that is none."""
+    logits_suffix(logits)
     if not 1 <= k <= MOST_BEST:
         raise InvalidInputError(f"k must be in 1..={MOST_BEST}, got {k}")
-    rows = logits.shape[0]
-    excluded = torch.full((rows,), exclude, dtype=torch.int64, device=logits.device) if exclude >= 0 else None
-    ids, probs = to_fill(out, logits, top_k_layout(logits, k))
-    return _fill(logits, BestIds(ids, probs, row_statistics(logits, exclude=exclude)), None, k, excluded, None)
+    if not 0 < temperature < math.inf:
+        raise InvalidInputError(f"temperature must be above 0 and finite, got {temperature}")
 
 
-def top_k_layout(logits: torch.Tensor, k: int, *_: int) -> Layout:
+def top_k_layout(logits: torch.Tensor, k: int, *_: float) -> Layout:
     """Return the layout of the ids and probs of :func:`top_k_rows`."""
     return _best_layout((logits.shape[0], k))
 
@@ -121,11 +138,12 @@ def _fill(
     k: int,
     exclude: torch.Tensor | None,
     offsets: torch.Tensor | None,
+    temperature: float = 1.0,
 ) -> BestIds:
     (rows, vocabulary), (ids, probs, statistics) = logits.shape, best
-    row: list[Argument] = [logits, vocabulary, vocabulary, counts, k, exclude, offsets]
-    facts: list[Argument] = [statistics.log_sum_exp, statistics.status, 1.0]
     if ids.numel():
+        row: list[Argument] = [logits, vocabulary, vocabulary, *row_leaders(logits), counts, k, exclude, offsets]
+        facts: list[Argument] = [statistics.log_sum_exp, statistics.status, 1 / temperature]
         launch(f"row_top_k_{logits_suffix(logits)}", rows, [*row, *facts, ids.numel(), ids, probs])
     return best
 

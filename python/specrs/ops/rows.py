@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 TILE = 8192
 #: Words of one law, of one partial and of one draw site.
 LAW_WORDS, PARTIAL_WORDS, SITE_WORDS = 8, 4, 8
+#: Leaders of a tile, of 8 bytes each; ``MOST_LISTED`` of ``cuda/include/specrs/leaders.h``.
+MOST_LISTED = 256
 
 
 def tile_count(vocabulary: int) -> int:
@@ -87,6 +89,32 @@ def _partials(
         [logits, vocabulary, vocabulary, tiles, row_ptr, requests, temperature, exclude, partials],
     )
     return partials, tiles
+
+
+def row_leaders(
+    logits: torch.Tensor, row_ptr: torch.Tensor | None = None, sampling: Sampling | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """List the largest logits of each tile, of the rows whose law is truncated or, without requests, of all.
+
+    Returns
+    -------
+    (tensor (R, tiles, 256) int64, tensor (R, tiles) int64)
+        Pairs of logit and id, and of their number and how far down they reach, which are the kernels' own affair.
+    """
+    import torch
+
+    rows, vocabulary = logits.shape
+    tiles = tile_count(vocabulary)
+    leaders = torch.empty((rows, tiles, MOST_LISTED), dtype=torch.int64, device=logits.device)
+    listed = torch.empty((rows, tiles), dtype=torch.int64, device=logits.device)
+    requests = 0 if row_ptr is None else row_ptr.shape[0] - 1
+    parameters = (None, None, None, None) if sampling is None else sampling
+    launch(
+        f"row_leaders_{logits_suffix(logits)}",
+        rows * tiles,
+        [logits, vocabulary, vocabulary, tiles, row_ptr, requests, *parameters, leaders, listed],
+    )
+    return leaders, listed
 
 
 def row_statistics(
@@ -174,6 +202,7 @@ def row_laws(logits: torch.Tensor, row_ptr: torch.Tensor, sampling: Sampling) ->
             row_ptr.shape[0] - 1,
             partials,
             tiles,
+            *row_leaders(logits, row_ptr, sampling),
             *sampling,
             laws,
             masses,

@@ -243,7 +243,7 @@ TABLE: dict[str, Op] = {
         rows.statistics_layout,
     ),
     "top_k_rows": Op(
-        "Tensor logits, int k, int exclude=-1",
+        "Tensor logits, int k, int exclude=-1, float temperature=1.0",
         ("ids", "probs"),
         _without_statistics(outcome.top_k_rows),
         cpu.top_k_rows,
