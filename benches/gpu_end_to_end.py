@@ -124,7 +124,7 @@ def main(arguments=None):
     counted = torch_ops.NAMESPACE = Counted(torch_ops.NAMESPACE)
     try:
         results = compared(options, prompts, *models(options, torch.bfloat16))
-        attended = counted.calls["tree_attention"]
+        attended = counted.calls["attend_caches"]
         print(f"bfloat16: our attention was called {attended} times")
         if options.device == "cuda" and not attended:
             raise SystemExit("a half-precision model on a device did not attend by our kernel")

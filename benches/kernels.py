@@ -25,8 +25,9 @@ import numpy as np
 import torch
 
 from specrs import __version__, _core
-from specrs.models.attention import MOST_PARTS, PART_TOKENS
+from specrs.models.tree_batch import PART_TOKENS, parts_of
 from specrs.ops.attention import cache_addresses, commit_cache, tree_attention
+from specrs.ops.caches import attend_caches, write_caches
 from specrs.ops.draft import DraftLaw, DraftTree, Verdict
 from specrs.ops.drawing import Draws
 from specrs.ops.outcome import top_k_rows
@@ -45,7 +46,10 @@ ATTENTION_ERROR = 0.01
 
 @dataclass(frozen=True)
 class Sizes:
-    """Vocabulary, batches of 7 drafts, (prefix, rows, D) of attention, (batch, layers, slots) of caches."""
+    """Vocabulary, batches of 7 drafts, (prefix, rows, D) of attention, (batch, layers, slots) of caches.
+
+    And (batch, prefix, rows) of layers, whose requests have a cache each.
+    """
 
     vocabulary: int = 151_936
     batches: tuple[int, ...] = (1, 8, 32)
@@ -61,9 +65,10 @@ class Sizes:
     )
     heads: tuple[int, int] = (32, 8)
     caches: tuple[tuple[int, int, int], ...] = ((8, 32, 4096), (32, 32, 1024))
+    layers: tuple[tuple[int, int, int], ...] = ((1, 4096, 8), (8, 4096, 8), (32, 1024, 8), (32, 4096, 1))
 
 
-SMALL = Sizes(500, (2,), ((70, 16, 128), (9, 6, 64), (20, 3, 256)), (4, 2), ((2, 2, 128),))
+SMALL = Sizes(500, (2,), ((70, 16, 128), (9, 6, 64), (20, 3, 256)), (4, 2), ((2, 2, 128),), ((2, 20, 3),))
 
 Run = Callable[[], object]
 #: The runs of a case, each on buffers of its own, and those of its peers by name.
@@ -214,14 +219,24 @@ def refuse_wrong_attention(name, ours, reference):
         raise SystemExit(f"{name}: a row differs from torch in float32 by {float(error.max()):.2%} of itself")
 
 
-def attention_case(prefix, rows, dim, sizes, device):
-    """Attend from a binary tree of `rows` to a prefix, in as many splits as the engine takes."""
-    (heads, kv_heads), slots = sizes.heads, prefix + rows
-    name, splits = f"attention P={prefix} rows={rows} D={dim}", min(max(slots // PART_TOKENS, 1), MOST_PARTS)
+def binary_tree(rows):
+    """Return which rows each of a binary tree's sees, as a matrix."""
     seen = torch.eye(rows, dtype=torch.bool)
     for row in range(1, rows):
         seen[row] |= seen[(row - 1) // 2]
-    bits = (seen.long() << torch.arange(rows)).sum(1, keepdim=True).to(device)
+    return seen
+
+
+def bits_of(seen):
+    return (seen.long() << torch.arange(len(seen))).sum(1, keepdim=True)
+
+
+def attention_case(prefix, rows, dim, sizes, device):
+    """Attend from a binary tree of `rows` to a prefix, in as many splits as the engine takes."""
+    (heads, kv_heads), slots = sizes.heads, prefix + rows
+    name, splits = f"attention P={prefix} rows={rows} D={dim}", parts_of(slots)
+    seen = binary_tree(rows)
+    bits = bits_of(seen).to(device)
     mask = torch.cat([torch.ones(rows, prefix, dtype=torch.bool), seen], 1).to(device)
     lengths, row_ptr = torch.tensor([prefix], device=device), torch.tensor([0, rows], device=device)
 
@@ -242,6 +257,41 @@ def attention_case(prefix, rows, dim, sizes, device):
         return run, {"torch": peer}
 
     return Case(name, 4 * kv_heads * slots * dim, on_copies(build))
+
+
+def layer_case(batch, prefix, rows, sizes, device):
+    """Write a layer's new rows into each request's cache and attend from there, together and request by request."""
+    (heads, kv_heads), slots, dim = sizes.heads, prefix + rows, 128
+    name, splits = f"layer B={batch} P={prefix} rows={rows}", parts_of(slots)
+    bits = bits_of(binary_tree(rows)).repeat(batch, 1).to(device)
+    lengths, row_ptr = torch.full((batch,), prefix, device=device), torch.arange(batch + 1, device=device) * rows
+
+    def build():
+        def normal(*shape):
+            return torch.randn(shape, device=device).to(torch.bfloat16)
+
+        query, new = normal(batch * rows, heads, dim), [normal(batch * rows, kv_heads, dim) for _ in range(2)]
+        caches = [[normal(1, kv_heads, slots, dim) for _ in range(batch)] for _ in range(2)]
+        places = [cache_addresses([*caches[0], *caches[1]]), torch.full_like(lengths, slots), lengths, row_ptr]
+        cut = {"splits": splits, "least_part": PART_TOKENS, "most_rows": rows}
+
+        def run():
+            write_caches(*caches, *places, *new)
+            return attend_caches(query, *caches, *places, bits, **cut)
+
+        def one_by_one():
+            out = []
+            for b, own in enumerate(zip(*caches, strict=True)):
+                mine = slice(b * rows, (b + 1) * rows)
+                for cache, fresh in zip(own, new, strict=True):
+                    cache[0, :, prefix:] = fresh[mine].transpose(0, 1)
+                out.append(tree_attention(query[mine], *own, lengths[:1], row_ptr[:2], bits[mine], splits=splits)[0])
+            return torch.cat(out)
+
+        refuse_wrong_attention(name, run()[0], one_by_one().float())
+        return run, {"request by request": one_by_one}
+
+    return Case(name, 4 * batch * kv_heads * slots * dim, on_copies(build))
 
 
 def commit_case(batch, layers, slots, device):
@@ -265,6 +315,8 @@ def cases(sizes, device):
     yield from row_cases(sizes, device)
     for prefix, rows, dim in sizes.attention:
         yield attention_case(prefix, rows, dim, sizes, device)
+    for batch, prefix, rows in sizes.layers:
+        yield layer_case(batch, prefix, rows, sizes, device)
     for batch, layers, slots in sizes.caches:
         yield commit_case(batch, layers, slots, device)
 

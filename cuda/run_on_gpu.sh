@@ -96,7 +96,7 @@ if [ -n "$SANITIZER" ]; then
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   for tool in memcheck racecheck synccheck initcheck; do
     step "$tool" "$SANITIZER" --tool "$tool" --error-exitcode 9 "$PYTHON" -m pytest -q -x -m gpu tests/kernels/test_gpu.py \
-      -k "device_equals_host or attention_on_the_device or commit_on_the_device"
+      -k "device_equals_host or attention_on_the_device or caches_on_the_device or commit_on_the_device"
   done
 else
   echo "compute-sanitizer: skipped, not installed" | tee -a "$RECORD"

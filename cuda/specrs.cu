@@ -14,5 +14,6 @@
 #include "kernels/length_selection.cu"
 #include "kernels/cache_lookup.cu"
 #include "kernels/cache_commit.cu"
+#include "kernels/cache_write.cu"
 #include "kernels/tree_attention.cu"
 #include "kernels/unmask_accept.cu"

@@ -5,9 +5,13 @@
 //   own softmax (running maximum and sum), and merge_attention joins them: w_i = 2^(lse_i - max), out = sum w_i out_i / sum w_i.
 //   Prefix tiles test no bit; only tiles that reach into the suffix do. Rows of several branches that share one prefix
 //   (D2SD, SSD) are one request whose bits keep the branches apart: the prefix is read once for all of them.
+//   A split has least_part slots at least, so a request takes the splits that it would take alone, whatever a longer
+//   neighbour makes of the grid; of those it leaves, the log-sum-exp says so.
 // Shapes. q (R, Hq, D), R rows anchor first; keys and values in slots: address = base + page * page_stride + head * head_stride
-//   + (slot % page_size) * slot_stride (elements), page from block_table (B, pages) or b itself; the rows' own keys lie
-//   in slots P + row; visibility (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
+//   + (slot % page_size) * slot_stride (elements), page from block_table (B, pages) or b itself. Or each request has tensors
+//   (Hkv, slots[b], D) of its own, whose addresses (2, B) are those of the keys, then of the values; nobody checks these, nor
+//   slots (B,) int64: they are the host's own, not values of a round. The rows' own keys lie in slots P + row; visibility
+//   (R, words) 64-bit; partial (splits, R, Hq, D) float32, lse (splits, R, Hq) float32 (log2).
 //   Nothing is seen, out 0 and lse -inf, by a request whose slots pass the cache, by one whose row_ptr is no range of rows, by
 //   rows that no request owns, and by rows of a request from most_rows on; of a page that is none of `pages`, no slot is seen.
 //   A query that is NaN, or a key that is and is seen, makes a row's out and lse NaN. With tensor cores a slot that a row does
@@ -39,6 +43,22 @@ struct CacheView {
   long long page_stride, head_stride, slot_stride;
 };
 
+// One cache for all requests, or the addresses and slots of each one's own.
+struct Caches {
+  CacheView common;
+  const long long* addresses;
+  const long long* slots;
+};
+
+// Where request b's slots lie. Those of a cache of its own are one page.
+__device__ __forceinline__ CacheView cache_of(const Caches& caches, int requests, int b, int dim) {
+  if (!caches.addresses) return caches.common;
+  const int page_size = int(caches.slots[b]);
+  return CacheView{reinterpret_cast<const void*>(caches.addresses[b]),
+                   reinterpret_cast<const void*>(caches.addresses[requests + b]),
+                   nullptr, 0, b + 1, page_size, 0, row_offset(page_size, dim), dim};
+}
+
 // Negative where the block table names no page of the cache.
 __device__ __forceinline__ long long slot_offset(const CacheView& cache, int b, int head, long long slot) {
   const unsigned number = unsigned(slot) / unsigned(cache.page_size), place = unsigned(slot) % unsigned(cache.page_size);
@@ -50,7 +70,12 @@ __device__ __forceinline__ long long slot_offset(const CacheView& cache, int b, 
 // Slots of a request that may be read: none where its lengths pass the cache.
 __device__ __forceinline__ long long slots_in_use(const CacheView& cache, long long prefix, long long rows) {
   const long long capacity = (long long)cache.page_size * (cache.block_table ? cache.table_width : 1);
-  return prefix >= 0 && prefix + rows <= capacity ? prefix + rows : 0;
+  return prefix >= 0 && prefix <= capacity - rows ? prefix + rows : 0;
+}
+
+// Splits that a request's slots are cut into, of those of the launch.
+__device__ __forceinline__ int splits_of(long long total, int splits, int least_part) {
+  return int(min(max(unsigned(total) / unsigned(least_part), 1u), unsigned(splits)));
 }
 
 __device__ __forceinline__ bool sees(const unsigned long long* bits, int words, long long node) {
@@ -68,10 +93,10 @@ struct AttentionShape {
 };
 
 template <class T, int D>
-__device__ __forceinline__ void tree_attention(const void* q_, const CacheView& cache, const long long* lengths,
+__device__ __forceinline__ void tree_attention(const void* q_, const Caches& caches, const long long* lengths,
                                                const long long* row_ptr, const unsigned long long* visibility, int words,
-                                               int q_heads, int kv_heads, float scale, int splits, int m_tiles, long long rows_total,
-                                               float* partial, float* lse, T* shared) {
+                                               int q_heads, int kv_heads, float scale, int splits, int least_part, int m_tiles,
+                                               long long rows_total, float* partial, float* lse, T* shared) {
   using Shape = AttentionShape<D>;
   constexpr int KEYS = Shape::KEYS, PITCH = Shape::PITCH, CHUNKS = D / 8, KEY_TILES = KEYS / 8, DIM_TILES = D / 8;
   const int split = int(blockIdx.x) / m_tiles, m_first = int(blockIdx.x) % m_tiles * Shape::ROWS;
@@ -79,9 +104,18 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
   const long long first_row = row_ptr[b], prefix = lengths[b];
   const int rows = has_rows(row_ptr, rows_total, b) ? int(row_ptr[b + 1] - first_row) : 0, pairs = rows * group;
   if (m_first >= pairs) return;
-  const long long total = slots_in_use(cache, prefix, rows);
-  const long long per_split = (total + (long long)splits * KEYS - 1) / ((long long)splits * KEYS) * KEYS;
+  const CacheView cache = cache_of(caches, int(gridDim.z), b, D);
+  const long long total = slots_in_use(cache, prefix, rows), stride = row_offset(splits_of(total, splits, least_part), KEYS);
+  const long long per_split = (total + stride - 1) / stride * KEYS;
   const long long begin = per_split * split, end = begin + per_split < total ? begin + per_split : total;
+  const auto place = [&](int m) {  // of a pair in lse
+    return row_offset(split * rows_total + first_row + m / group, q_heads) + head * group + m % group;
+  };
+  if (begin >= end) {  // merge_attention reads no more of a split that saw nothing
+    const int m = m_first + int(threadIdx.x);
+    if (int(threadIdx.x) < Shape::ROWS && m < pairs) lse[place(m)] = negative_infinity();
+    return;
+  }
 
   T* q_tile = shared;
   T* stages = shared + Shape::ROWS * PITCH;
@@ -124,7 +158,7 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
     for (int i = 0; i < 4; i++) out[n][i] = 0.f;
   float largest[2] = {negative_infinity(), negative_infinity()}, sum[2] = {0.f, 0.f};
 
-  if (begin < end) fetch(begin, 0);
+  fetch(begin, 0);
   int stage = 0;
   for (long long slot = begin; slot < end; slot += KEYS, stage ^= 1) {
     if (slot + KEYS < end) {
@@ -206,8 +240,7 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
     sum[h] += __shfl_xor_sync(FULL_WARP, sum[h], 1);
     sum[h] += __shfl_xor_sync(FULL_WARP, sum[h], 2);
     if (m_mine[h] >= pairs) continue;
-    const long long row = split * rows_total + first_row + m_mine[h] / group;
-    const long long at = row_offset(row, q_heads) + head * group + m_mine[h] % group;
+    const long long at = place(m_mine[h]);
     const float inverse = sum[h] == 0.f ? 0.f : 1.f / sum[h];
 #pragma unroll
     for (int n = 0; n < DIM_TILES; n++)
@@ -218,19 +251,21 @@ __device__ __forceinline__ void tree_attention(const void* q_, const CacheView& 
 }
 
 template <class T>
-__device__ __forceinline__ void tree_attention_plain(const void* q_, const CacheView& cache, const long long* lengths,
+__device__ __forceinline__ void tree_attention_plain(const void* q_, const Caches& caches, const long long* lengths,
                                                      const long long* row_ptr, int requests, const unsigned long long* visibility,
                                                      int words, int q_heads, int kv_heads, int dim, float scale, int splits,
-                                                     long long rows_total, float* partial, float* lse) {
+                                                     int least_part, long long rows_total, float* partial, float* lse) {
   constexpr int MOST = 8;  // elements per lane: D <= 256
   const long long unit = (long long)blockIdx.x * (blockDim.x >> 5) + warp_id();
   if (unit >= rows_total * q_heads * splits) return;
   const int q_head = int(unit % q_heads);
   const long long row = unit / q_heads % rows_total, split = unit / q_heads / rows_total;
   const int b = request_of_row(row_ptr, requests, row), head = q_head / (q_heads / kv_heads), share = dim / 32;
+  const CacheView cache = cache_of(caches, requests, b, dim);
   const long long prefix = lengths[b], rows = row_ptr[b + 1] - row_ptr[b];
   const long long total = is_among(row_ptr, rows_total, b, row) ? slots_in_use(cache, prefix, rows) : 0;
-  const long long per_split = (total + splits - 1) / splits, begin = per_split * split;
+  const int own_splits = splits_of(total, splits, least_part);
+  const long long per_split = (total + own_splits - 1) / own_splits, begin = per_split * split;
   const long long end = begin + per_split < total ? begin + per_split : total;
   const T* q = static_cast<const T*>(q_) + row_offset(row_offset(row, q_heads) + q_head, dim);
   float mine[MOST], out[MOST], largest = negative_infinity(), sum = 0.f;
@@ -287,18 +322,23 @@ __device__ __forceinline__ void merge_attention(const float* partial, const floa
 
 }  // namespace specrs
 
+// Parameters of a kernel that say where keys and values lie, and what it makes of them.
+#define SPECRS_CACHES                                                                                                     \
+  const void *keys, const void *values, const int *block_table, int table_width, int pages, int page_size,                \
+      long long page_stride, long long head_stride, long long slot_stride, const long long *addresses, const long long *slots
+#define SPECRS_GIVEN_CACHES                                                                                               \
+  specrs::Caches{{keys, values, block_table, table_width, pages, page_size, page_stride, head_stride, slot_stride},       \
+                 addresses, slots}
+
 #define SPECRS_TREE_ATTENTION(suffix, T, D, blocks)                                                                       \
   SPECRS_KERNEL_FEW(128, blocks, tree_attention_##suffix##_##D)(                                                          \
-      const void* q, const void* keys, const void* values, const int* block_table, int table_width, int pages,            \
-      int page_size, long long page_stride, long long head_stride, long long slot_stride,                                 \
-      const long long* lengths, const long long* row_ptr, const void* visibility, int words, int q_heads, int kv_heads, float scale, int splits, \
-      int m_tiles, long long rows, float* partial, float* lse) {                                                          \
+      const void* q, SPECRS_CACHES, const long long* lengths, const long long* row_ptr, const void* visibility,           \
+      int words, int q_heads, int kv_heads, float scale, int splits, int least_part, int m_tiles, long long rows,         \
+      float* partial, float* lse) {                                                                                       \
     SPECRS_DYNAMIC_SHARED(shared);                                                                                        \
-    const specrs::CacheView cache{keys, values, block_table, table_width, pages, page_size,                               \
-                                  page_stride, head_stride, slot_stride};                                                 \
-    specrs::tree_attention<T, D>(q, cache, lengths, row_ptr, static_cast<const unsigned long long*>(visibility), words,   \
-                                 q_heads, kv_heads, scale, splits, m_tiles, rows, partial, lse,                           \
-                                 reinterpret_cast<T*>(shared));                                                           \
+    specrs::tree_attention<T, D>(q, SPECRS_GIVEN_CACHES, lengths, row_ptr,                                                \
+                                 static_cast<const unsigned long long*>(visibility), words, q_heads, kv_heads, scale,     \
+                                 splits, least_part, m_tiles, rows, partial, lse, reinterpret_cast<T*>(shared));          \
   }                                                                                                                       \
   SPECRS_EXPORT(tree_attention_##suffix##_##D, 128)
 SPECRS_TREE_ATTENTION(bf16, specrs::bf16, 64, 3)
@@ -310,15 +350,12 @@ SPECRS_TREE_ATTENTION(f16, specrs::f16, 256, 1)
 
 #define SPECRS_PLAIN_ATTENTION(suffix, T)                                                                                 \
   SPECRS_KERNEL(128, tree_attention_plain_##suffix)(                                                                      \
-      const void* q, const void* keys, const void* values, const int* block_table, int table_width, int pages,            \
-      int page_size, long long page_stride, long long head_stride, long long slot_stride,                                 \
-      const long long* lengths, const long long* row_ptr, int requests, const void* visibility, int words, int q_heads, int kv_heads, int dim, \
-      float scale, int splits, long long rows, float* partial, float* lse) {                                              \
-    const specrs::CacheView cache{keys, values, block_table, table_width, pages, page_size,                               \
-                                  page_stride, head_stride, slot_stride};                                                 \
-    specrs::tree_attention_plain<T>(q, cache, lengths, row_ptr, requests,                                                 \
+      const void* q, SPECRS_CACHES, const long long* lengths, const long long* row_ptr, int requests,                     \
+      const void* visibility, int words, int q_heads, int kv_heads, int dim, float scale, int splits, int least_part,     \
+      long long rows, float* partial, float* lse) {                                                                       \
+    specrs::tree_attention_plain<T>(q, SPECRS_GIVEN_CACHES, lengths, row_ptr, requests,                                   \
                                     static_cast<const unsigned long long*>(visibility), words, q_heads, kv_heads, dim,    \
-                                    scale, splits, rows, partial, lse);                                                   \
+                                    scale, splits, least_part, rows, partial, lse);                                       \
   }                                                                                                                       \
   SPECRS_EXPORT(tree_attention_plain_##suffix, 128)                                                                       \
   SPECRS_KERNEL(256, merge_attention_##suffix)(const float* partial, const float* lse, int splits, long long rows,        \

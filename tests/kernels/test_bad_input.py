@@ -109,6 +109,17 @@ def test_zero_rows(stand_in):
             row_ptr,
             torch.zeros((0, 1), dtype=torch.int64),
         ],
+        "attend_caches": [
+            torch.zeros((0, 2, 64)),
+            [],
+            [],
+            offsets,
+            offsets,
+            offsets,
+            row_ptr,
+            torch.zeros((0, 1), dtype=torch.int64),
+        ],
+        "write_caches": [[], [], offsets, offsets, offsets, row_ptr, *[torch.zeros((0, 2, 64))] * 2],
         "commit_cache": [
             [torch.ones((1, 2, 8, 64))] * 2,
             torch.zeros(2, dtype=torch.int64),

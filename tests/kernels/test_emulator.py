@@ -10,6 +10,7 @@ from tests.kernels.test_verify import chain_case
 
 from specrs import _core
 from specrs.ops.attention import cache_addresses, commit_cache, tree_attention
+from specrs.ops.caches import write_caches
 from specrs.ops.draft import DraftLaw
 from specrs.ops.outcome import accept_unmasked, lookup_cache, select_lengths, top_k_rows
 from specrs.ops.relaxed import RelaxedRule, verify_relaxed
@@ -104,6 +105,10 @@ def record(request):
         lookup_cache(torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3], [4, 5, 6]]))
         accept_unmasked(ids, ids, torch.tensor([1], dtype=torch.int32), 9)
         commit_cache(tensors, cache_addresses(tensors), torch.tensor([4, 2]), verdict_of([[0, 2], [1, 2, 3]], 3))
+    owned = [torch.randn(1, 2, slots, 8) for slots in (8, 5, 8, 5)]
+    with recorded_launches(launches, owned):
+        places = [cache_addresses(owned), torch.tensor([8, 5]), torch.tensor([5, 4]), torch.tensor([0, 3, 4])]
+        write_caches(owned[:2], owned[2:], *places, *(torch.randn(4, 2, 8) for _ in range(2)))
     seen, unique = set(), []
     for entry in launches:  # row laws are formed by each rule: once is enough
         if entry[0] not in seen:

@@ -44,7 +44,8 @@ def by_device_and_host(op, dtype):
         torch.manual_seed(1)
         first, *rest = arguments()[op][0]
         result = run(first if dtype is None else first.to(dtype), *rest)
-        made.append((*first, rest[1]) if op == "commit_cache" else result)
+        changed = {"commit_cache": rest[1:2], "write_caches": rest[0]}
+        made.append((*first, *changed[op]) if op in changed else result)
     return made
 
 

@@ -4,7 +4,15 @@ import re
 
 import pytest
 import torch
-from tests.kernels import test_attention, test_bad_input, test_outcome, test_rows, test_torch_ops, test_verify
+from tests.kernels import (
+    test_attention,
+    test_bad_input,
+    test_caches,
+    test_outcome,
+    test_rows,
+    test_torch_ops,
+    test_verify,
+)
 from tests.kernels.conftest import SCHEDULES
 from tests.kernels.emulator import SHARED, Emulator, build, guarded_launches, launched, poisoned
 
@@ -128,14 +136,6 @@ FAULTS = {
         test_rows.test_ties_at_the_cut,
         "row_law",
     ),
-    "a law handed over without its cut": (
-        "kernels/row_probs.cu",
-        "law_prob(law, id, to_float(row[id]))",
-        "exp2_nonpositive((to_float(row[id]) - law.max) * law.rate) * law.inverse",
-        lambda stand_in: test_rows.test_probabilities_are_the_weights_of_the_draws(stand_in, torch.float32, 8200),
-        "row_probs",
-    ),
-    "a node moved to its neighbour's slot": (
     "a cut below where the leaders end is believed": (
         "kernels/row_law.cu",
         "if (floor && law_weight(cut, NO_ID, key_value(floor)) > 0.f) return false;",
@@ -164,6 +164,14 @@ FAULTS = {
         lambda stand_in: test_rows.test_draws_follow_the_law(stand_in, torch.float32, 8200),
         "row_law|row_top_k",
     ),
+    "a law handed over without its cut": (
+        "kernels/row_probs.cu",
+        "law_prob(law, id, to_float(row[id]))",
+        "exp2_nonpositive((to_float(row[id]) - law.max) * law.rate) * law.inverse",
+        lambda stand_in: test_rows.test_probabilities_are_the_weights_of_the_draws(stand_in, torch.float32, 8200),
+        "row_probs",
+    ),
+    "a node moved to its neighbour's slot": (
         "kernels/cache_commit.cu",
         "const int source = path[j + i];",
         "const int source = path[j];",
@@ -176,6 +184,38 @@ FAULTS = {
         "for (int k = 0; i < live && k < 33; k += 32) store_chunk(address(first + j + i) + k, moved[i]);",
         test_attention.test_commit_to_the_last_slot,
         "commit_cache",
+    ),
+    "rows written into a neighbour's cache": (
+        "kernels/cache_write.cu",
+        "addresses[(of_values ? requests : 0) + b]",
+        "addresses[of_values ? requests : 0]",
+        lambda stand_in: test_caches.test_rows_are_written_where_they_belong(
+            stand_in, torch.bfloat16, torch.Tensor.contiguous
+        ),
+        "write_caches",
+    ),
+    "rows written behind a full cache": (
+        "kernels/cache_write.cu",
+        "prefix > capacity - (row_ptr[b + 1] - row_ptr[b])",
+        "prefix > capacity",
+        test_caches.test_a_request_that_has_no_room_is_left_out,
+        "write_caches",
+    ),
+    "attends over a neighbour's cache": (
+        "kernels/tree_attention.cu",
+        "reinterpret_cast<const void*>(caches.addresses[b])",
+        "reinterpret_cast<const void*>(caches.addresses[0])",
+        lambda stand_in: test_caches.test_attention_over_each_requests_own_cache(
+            stand_in, torch.bfloat16, 64, False, 1
+        ),
+        "tree_attention_b?f16",
+    ),
+    "cut as the longest neighbour is": (
+        "kernels/tree_attention.cu",
+        "max(unsigned(total) / unsigned(least_part), 1u)",
+        "max(unsigned(total) / unsigned(least_part), unsigned(splits))",
+        lambda stand_in: test_caches.test_a_request_has_the_bits_that_it_has_alone(stand_in, True),
+        "tree_attention_",
     ),
     "coins of another stream": (
         "include/specrs/philox.h",
@@ -227,17 +267,22 @@ GROUPS = {
     "missing barrier": ["missing barrier"],
     "32-bit offsets": ["32-bit offsets"],
     "padding": ["padding of a tile takes part"],
+    "leaders": ["a cut below where the leaders end is believed", "ties across the edge of the leaders"],
+    "leaders too few": ["leaders that do not reach the goal are believed"],
+    "leaders elsewhere": ["leaders of another row"],
     "residual": [
         "stale residual: the draft's share is not taken out",
         "siblings against a stale draft law",
         "a law handed over without its cut",
         "reads keys before their copy has landed",
+        "rows written behind a full cache",
     ],
     "boundary": [
         "accepts at the boundary",
         "duplicate siblings are tested twice",
         "block verification stops at the first failure",
         "running maximum not rescaled",
+        "rows written into a neighbour's cache",
     ],
     "bias": [
         "a bias that nobody pays",
@@ -254,6 +299,8 @@ GROUPS = {
         "rows that nobody owns are merged",
         "writes behind its output",
     ],
+    "parts": ["cut as the longest neighbour is"],
+    "own caches": ["attends over a neighbour's cache"],
 }
 
 
@@ -267,9 +314,6 @@ def test_faults_are_caught(patched, group):
     cuda = patched(*(FAULTS[name][:3] for name in names))
     faulty = Emulator(build(cuda / "emulator" / "driver.cpp", *SHARED, "-O1", cuda=cuda))
     faulty.open()
-    "leaders": ["a cut below where the leaders end is believed", "ties across the edge of the leaders"],
-    "leaders too few": ["leaders that do not reach the goal are believed"],
-    "leaders elsewhere": ["leaders of another row"],
     for name in names:
         caught, kernels = [], set()
         for schedule in SCHEDULES:

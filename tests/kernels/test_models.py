@@ -12,6 +12,7 @@ from specrs.models import attention
 from specrs.models.attention import Segment
 from specrs.models.hf import TransformersTarget
 from specrs.models.sequence_cache import SequenceCache
+from specrs.ops import launch as launch_module
 from specrs.ops import where
 from specrs.types import Draft
 
@@ -115,6 +116,8 @@ def tiny(kind, dtype=torch.float32, **options):
     return TransformersTarget(model, name=f"tiny-{kind}")
 
 
+#: What a layer calls of the ops for all requests of a forward.
+TOGETHER = ["write_caches", "attend_caches"]
 PROMPTS = [[7, 3, 9, 11, 7, 3, 9, 12, 7, 3, 9], [5], list(range(20, 38))]
 
 
@@ -133,7 +136,7 @@ def test_texts_are_those_of_torchs_attention(called, monkeypatch, kind, how):
     monkeypatch.setattr(attention, "KERNEL_TYPES", (torch.float32,))
     target = tiny(kind)
     made, accepted = texts(target, how)
-    assert "tree_attention" in called
+    assert {"write_caches", "attend_caches"} <= set(called)
     assert ("commit_cache" in called) <= (how == "tree")
     monkeypatch.undo()
     plain, _ = texts(target, "none")
@@ -158,11 +161,93 @@ def test_half_precision_by_tensor_cores(called, monkeypatch, kind):
     """A prompt of more rows than the op takes stays with torch's attention; the tree behind it is the op's."""
     target = tiny(kind, torch.bfloat16)
     made = scored(target)
-    assert called == ["tree_attention"] * 2  # one for each layer: the prompt had 70 rows
+    assert called == TOGETHER * 2  # once for each layer: the prompt had 70 rows
     monkeypatch.undo()
     expected = scored(target)
     assert (made - expected).abs().max() < 0.05 * expected.abs().max()
     assert not torch.equal(made, expected)  # another order of sums: the kernel did it
+
+
+def batch(target, prompts, pending=(1, 2, 1), room=96):
+    """Logits of three requests in one forward: a chain, a tree and no draft behind `pending` tokens."""
+    states = [target.new_state(room) for _ in prompts]
+    for state, prompt, unread in zip(states, prompts, pending, strict=True):
+        target.prefill(state, np.array(prompt[:-unread], np.uint32))
+    drafts = Draft(
+        np.array([4, 5, 6, 7, 8], np.uint32),
+        np.array([-1, 0, -1, -1, 1], np.int32),
+        np.array([1, 2, 1, 1, 2], np.int32),
+        np.array([0, 2, 5, 5]),
+    )
+    unread = [np.array(prompt[-count:], np.uint32) for prompt, count in zip(prompts, pending, strict=True)]
+    return target.score(states, unread, drafts).logits.float()
+
+
+LONG = [[(7 * i) % 61 for i in range(count)] for count in (80, 5, 30)]
+
+
+def test_requests_are_written_by_one_launch_and_attended_by_one(called, monkeypatch):
+    """Of each layer, whatever their lengths; and what the device is told of all layers goes over in one copy."""
+    target, launches, copies = tiny("llama", torch.bfloat16), [], []
+    states = [target.new_state(96) for _ in LONG]
+    for state, prompt in zip(states, LONG, strict=True):
+        target.prefill(state, np.array(prompt[:-1], np.uint32))
+    submit, as_tensor = launch_module._submit, where.as_tensor
+
+    def noted(kernel, *rest):
+        launches.append(kernel)
+        submit(kernel, *rest)
+
+    monkeypatch.setattr(launch_module, "_submit", noted)
+    monkeypatch.setattr(where, "as_tensor", lambda rows, device: copies.append(rows) or as_tensor(rows, device))
+    nothing = Draft.chains([np.array([1, 2], np.uint32)] * 3)
+    for _ in range(2):
+        launches.clear()
+        copies.clear()
+        target.score(states, [np.array([3], np.uint32)] * 3, nothing)
+        assert launches == ["write_caches", "tree_attention_bf16_64", "merge_attention_bf16"] * 2
+        assert len(copies) == 1 + 3  # ids, positions and the wanted rows are the others
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("pending", [(1, 2, 1), (1, 2, 29), (70, 2, 1), (70, 5, 30)], ids=str)
+def test_a_batch_has_the_logits_of_torchs_attention(called, monkeypatch, kind, pending):
+    """Requests that the ops take, beside one whose stretch of prompt they do not, and fresh caches beside old ones."""
+    monkeypatch.setattr(attention, "KERNEL_TYPES", (torch.float32,))
+    target = tiny(kind)
+    made = batch(target, LONG, pending)
+    assert called[-4:] == TOGETHER * 2
+    monkeypatch.undo()
+    torch.testing.assert_close(made, batch(target, LONG, pending), rtol=1e-4, atol=1e-4)
+
+
+def test_caches_that_grow_between_forwards(called, monkeypatch):
+    """A cache's storage moves while its neighbour's stays: what the device is told follows."""
+    monkeypatch.setattr(attention, "KERNEL_TYPES", (torch.float32,))
+    target = tiny("llama")
+
+    def scores():
+        states, made = [target.new_state(4), target.new_state(64)], []
+        for step in range(5):
+            ids = [np.arange(step, step + 3, dtype=np.uint32), np.array([step], np.uint32)]
+            nothing = Draft.chains([np.empty(0, np.uint32)] * 2)
+            made.append(target.score(states, ids, nothing).logits)
+            for state, read in zip(states, ids, strict=True):
+                state.commit(np.empty(0, np.int32), len(read))
+        return torch.cat(made)
+
+    made = scores()
+    assert called == TOGETHER * 2 * 5
+    monkeypatch.undo()
+    torch.testing.assert_close(made, scores(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_cache_of_another_type_goes_through_torch(called):
+    """One that stores in float32 what comes in half precision."""
+    target = tiny("llama", torch.bfloat16)
+    target._cache_dtype = torch.float32
+    assert scored(target).isfinite().all()
+    assert called == []
 
 
 def test_a_row_has_the_same_bits_alone_and_in_a_draft(called):
@@ -203,6 +288,6 @@ def test_rows_of_guesses_go_through_torch(called, monkeypatch):
         return target.forward_segments([segment], np.array([30, 31]))
 
     made = scores()
-    assert called == ["tree_attention"] * 2  # a prompt of seven rows, in two layers
+    assert called == TOGETHER * 2  # a prompt of seven rows, in two layers
     monkeypatch.undo()
     assert torch.allclose(made, scores(), atol=1e-4)

@@ -2,12 +2,13 @@
 
 A forward packs the new rows of all requests into one sequence without padding, so every linear layer sees only real
 rows. This module, plugged in through the attention interface of transformers, takes the packed queries apart again:
-request by request it writes the new keys and values into that request's cache and attends over committed tokens plus
-the visible new rows. What a request computes here does not depend on its neighbours.
+each request's new keys and values are written into its own cache, and its rows attend over committed tokens plus the
+visible new rows. What a request computes here does not depend on its neighbours.
 
-On a device the op ``specrs::tree_attention`` does this without a mask where it has a tensor-core kernel for the layer:
-half precision, heads of 64, 128 or 256, no sliding window and no softcap. Long stretches of a prompt, and every other
-layer, go through torch's attention with a mask, which is exact as well. On a host with our linear kernels the
+On a device the ops ``specrs::write_caches`` and ``specrs::attend_caches`` do this for all requests at once, without a
+mask, where there is a tensor-core kernel for the layer: half precision, heads of 64, 128 or 256, no sliding window and
+no softcap. Long stretches of a prompt, and every other layer, go request by request through torch's attention with a
+mask, which is exact as well. On a host with our linear kernels the
 row-invariant kernel of :mod:`specrs.ops.attend` does it all, but for softcaps and odd head sizes.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +24,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from specrs.errors import InternalError, UnsupportedModelError
+from specrs.models.tree_batch import PART_TOKENS, TreeBatch
 from specrs.ops import where
 from specrs.ops.attend import attend, takes
 from specrs.ops.attention import TENSOR_CORE_DIMS
+from specrs.ops.caches import in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,10 +39,9 @@ if TYPE_CHECKING:
 
 #: Element types of the op's tensor-core kernels.
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
-#: Most new rows of a request that the op takes: it reads the committed tokens once for each 64 pairs of row and head.
+#: Most new rows of a request that the op takes, whose bits are one word: it reads the committed tokens once for each 64
+#: pairs of row and head.
 MOST_KERNEL_ROWS = 64
-#: The op cuts a request's tokens into parts of at least this many, which run side by side.
-PART_TOKENS, MOST_PARTS = 512, 32
 
 #: The name under which transformers finds :func:`packed_tree_attention`.
 ATTENTION_NAME = "specrs"
@@ -69,7 +72,6 @@ class Segment:
     visible: npt.NDArray[np.bool_] | None
     earlier: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _masks: dict[tuple[int | None, int, torch.dtype], tuple[int, torch.Tensor | None]] = field(default_factory=dict)
-    _trees: dict[torch.device, tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
     def mask(self, window: int | None, groups: int, dtype: torch.dtype) -> tuple[int, torch.Tensor | None]:
         """Return (first key slot needed, additive mask or None), made once per forward and kind of layer.
@@ -109,17 +111,12 @@ class Segment:
         """Whether the op can take it: the new rows are few, and all that lies behind the committed ones."""
         return len(self.positions) <= MOST_KERNEL_ROWS and not len(self.earlier)
 
-    def tree(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Return what the op takes: committed length (1,), row pointers (2,) and bit sets (n, words); made once."""
-        if device not in self._trees:
-            rows = len(self.positions)
-            seen = np.tri(rows, dtype=np.bool_) if self.visible is None else self.visible
-            words = (rows + 63) // 64
-            padded = np.pad(seen, ((0, 0), (0, 64 * words - rows)))
-            bits = np.packbits(padded, axis=1, bitorder="little").view("<i8")
-            buffer = where.as_tensor(np.concatenate([[self.cache.length, 0, rows], bits.reshape(-1)]), device)
-            self._trees[device] = buffer[:1], buffer[1:3], buffer[3:].view(rows, words)
-        return self._trees[device]
+    def bits(self) -> npt.NDArray[np.int64]:
+        """Return which of the new rows of a tree each sees, shape (n,), bit by bit."""
+        rows = len(self.positions)
+        seen = np.tri(rows, dtype=np.bool_) if self.visible is None else self.visible
+        padded = np.pad(seen, ((0, 0), (0, MOST_KERNEL_ROWS - rows)))
+        return np.packbits(padded, axis=1, bitorder="little").view("<i8")[:, 0]
 
 
 @dataclass
@@ -139,6 +136,11 @@ class PackedForward:
         """Note which layer speaks; the rows are stored by :func:`packed_tree_attention`."""
         self.layer = layer_idx
         return key_states, value_states
+
+    @cached_property
+    def batch(self) -> TreeBatch:
+        """What the ops take of the segments, made once."""
+        return TreeBatch(self.segments)
 
     def get_seq_length(self, *_: Any) -> int:
         """Return 0: positions are always given explicitly."""
@@ -202,22 +204,16 @@ def packed_tree_attention(
         raise InternalError("a packed forward makes its own masks and has no dropout")
     if forward.row_invariant and query.is_cpu and takes(query.shape[-1], softcap):
         return _attend_invariantly(forward, query, key, value, scaling, sliding_window), None
-    query_heads, key_heads = query.shape[1], key.shape[1]
-    groups = query_heads // key_heads
-    by_kernel = _has_kernel(query, key, value) and sliding_window is None and softcap is None
-    outputs = []
-    for segment in forward:
-        start, end = segment.start, segment.end
-        keys, values = segment.cache.write(forward.layer, key[:, :, start:end], value[:, :, start:end])
-        if by_kernel and segment.is_tree and keys.dtype == query.dtype:
-            outputs.append(_attend_tree(query[:, :, start:end], keys, values, segment, scaling))
-            continue
-        first, mask = segment.mask(sliding_window, groups, keys.dtype)
-        rows = query[:, :, start:end].reshape(1, key_heads, groups * (end - start), query.shape[-1])
-        attended = _attend(rows.to(keys.dtype), keys[:, :, first:], values[:, :, first:], mask, scaling, softcap)
-        outputs.append(attended.to(query.dtype).view(1, query_heads, end - start, -1))
-    packed = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return packed.transpose(1, 2).contiguous(), None
+    others: Sequence[Segment] = forward.segments
+    if sliding_window is None and softcap is None and _has_kernel(forward, query, key, value):
+        out, others = _attend_trees(forward, query, key, value, scaling), forward.batch.others
+    else:
+        out = query.new_empty((query.shape[2], query.shape[1], value.shape[3]))
+    for segment in others:
+        rows = slice(segment.start, segment.end)
+        keys, values = segment.cache.write(forward.layer, key[:, :, rows], value[:, :, rows])
+        out[rows] = _attend_segment(segment, query[:, :, rows], keys, values, scaling, sliding_window, softcap)
+    return out[None], None
 
 
 def _attend_invariantly(
@@ -240,23 +236,62 @@ def _attend_invariantly(
     return out.to(query.dtype)[None]
 
 
-def _has_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    if not where.on_a_device(query):
+def _has_kernel(forward: PackedForward, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether the ops take this layer and any request of the forward."""
+    if not where.on_a_device(query) or query.dtype not in KERNEL_TYPES or query.shape[3] not in TENSOR_CORE_DIMS:
         return False
-    return query.dtype in KERNEL_TYPES and query.shape[3] in TENSOR_CORE_DIMS and key.shape[3] == value.shape[3]
+    alike = key.dtype == value.dtype == query.dtype and key.shape[3] == value.shape[3] == query.shape[3]
+    trees = forward.batch.trees
+    return alike and bool(trees) and all(tree.cache.keeps(query.dtype) for tree in trees)
 
 
-def _attend_tree(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, segment: Segment, scaling: float | None
+def _attend_trees(
+    forward: PackedForward, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    """Attend one request's rows, shape (1, query heads, n, head size), by the op."""
+    """Write and attend the rows of all requests that the ops take, by the ops.
+
+    Returns a tensor of shape (rows, query heads, head size), whose other rows are still to be filled.
+    """
     from specrs.ops import torch_ops
 
-    rows = query[0].transpose(0, 1).contiguous()
-    parts = min(max(keys.shape[2] // PART_TOKENS, 1), MOST_PARTS)
-    tree = segment.tree(query.device)
-    attended, _ = torch_ops.NAMESPACE.tree_attention(rows, keys, values, *tree, scaling, None, parts)
-    return attended.transpose(0, 1)[None]  # type: ignore[no-any-return]
+    batch, rows = forward.batch, query.shape[2]
+    stored = [tree.cache.make_room(forward.layer, key, value, tree.end - tree.start) for tree in batch.trees]
+    keys, values = [list(tensors) for tensors in zip(*stored, strict=True)]
+    places, visibility, tree_rows = batch.on(query.device, forward.layer)
+    if batch.others:
+        query, key, value = (packed.index_select(2, tree_rows) for packed in (query, key, value))
+    torch_ops.NAMESPACE.write_caches(keys, values, *places, _by_row(key), _by_row(value))
+    asked, cut = query[0].transpose(0, 1).contiguous(), (batch.splits, PART_TOKENS, batch.most_rows)
+    attended: torch.Tensor = torch_ops.NAMESPACE.attend_caches(asked, keys, values, *places, visibility, scaling, *cut)[
+        0
+    ]
+    if not batch.others:
+        return attended
+    return attended.new_empty((rows, *attended.shape[1:])).index_copy_(0, tree_rows, attended)
+
+
+def _by_row(packed: torch.Tensor) -> torch.Tensor:
+    """Return new rows (1, heads, rows, head size) as (rows, heads, head size), a view where the op takes it."""
+    rows = packed[0].transpose(0, 1)
+    return rows if in_chunks(rows) else rows.contiguous()
+
+
+def _attend_segment(
+    segment: Segment,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Attend one request's rows over its cache by torch, shape (n, query heads, head size)."""
+    (_, heads, count, size), key_heads = query.shape, keys.shape[1]
+    groups = heads // key_heads
+    first, mask = segment.mask(window, groups, keys.dtype)
+    rows = query.reshape(1, key_heads, groups * count, size).to(keys.dtype)
+    attended = _attend(rows, keys[:, :, first:], values[:, :, first:], mask, scaling, softcap)
+    return attended.to(query.dtype).view(heads, count, -1).transpose(0, 1)
 
 
 def _attend(

@@ -12,6 +12,8 @@ from specrs.ops import where
 from specrs.ops.packing import packed, unpacked
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from specrs.types import IndexArray
 
 
@@ -40,6 +42,7 @@ class SequenceCache:
         self._keys: list[torch.Tensor | None] = [None] * layers
         self._values: list[torch.Tensor | None] = [None] * layers
         self._addresses: torch.Tensor | None = None
+        self._places: npt.NDArray[np.int64] | None = None
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new rows of one layer behind the committed ones.
@@ -55,15 +58,53 @@ class SequenceCache:
             Views of the storage.
         """
         end = self.length + keys.shape[2]
+        stored_keys, stored_values = self.make_room(layer, keys, values, keys.shape[2])
+        stored_keys[:, :, self.length : end] = keys
+        stored_values[:, :, self.length : end] = values
+        return stored_keys[:, :, :end], stored_values[:, :, :end]
+
+    def make_room(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the storage of one layer, with room for new rows behind the committed ones.
+
+        Parameters
+        ----------
+        layer : int
+        keys, values : tensor, shape (1, heads, any, head size)
+            Rows of the layer, whose shape and type the storage takes when it is made.
+        rows : int
+            New rows to make room for.
+
+        Returns
+        -------
+        keys, values : tensor, shape (1, heads, slots, head size)
+        """
+        end = self.length + rows
         stored_keys, stored_values = self._keys[layer], self._values[layer]
         if stored_keys is None or stored_values is None or end > stored_keys.shape[2]:
             stored_keys = self._grow(stored_keys, keys, end)
             stored_values = self._grow(stored_values, values, end)
             self._keys[layer], self._values[layer] = stored_keys, stored_values
-            self._addresses = None
-        stored_keys[:, :, self.length : end] = keys
-        stored_values[:, :, self.length : end] = values
-        return stored_keys[:, :, :end], stored_values[:, :, :end]
+            self._addresses = self._places = None
+        return stored_keys, stored_values
+
+    def keeps(self, dtype: torch.dtype) -> bool:
+        """Whether rows of this type are stored as they come."""
+        return self._dtype is None or self._dtype == dtype
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Return where each layer is stored, shape (layers, 3): address of its keys, of its values, slots.
+
+        Zeros for a layer without storage. It is the same array until storage is made or moves.
+        """
+        if self._places is None:
+            stored = zip(self._keys, self._values, strict=True)
+            self._places = np.array(
+                [(0, 0, 0) if k is None or v is None else (k.data_ptr(), v.data_ptr(), k.shape[2]) for k, v in stored],
+                np.int64,
+            )
+        return self._places
 
     def _grow(self, stored: torch.Tensor | None, rows: torch.Tensor, needed: int) -> torch.Tensor:
         if needed > self._capacity:

@@ -114,33 +114,70 @@ def tree_attention(
         The attended values and the base-2 log-sum-exp of the scores; 0 and -inf where a request would pass the cache,
         for rows that no request owns, and for requests that ``row_ptr`` leads out of the rows (a host refuses those).
     """
+    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits, most_rows)
+    layout, plain = CacheLayout.of(keys, block_table), plain or not has_tensor_core_kernel(query)
+    if not plain and (any(stride % 8 for stride in layout[2:5]) or any(t.data_ptr() % 16 for t in (keys, values))):
+        raise InvalidInputError(f"keys and values must be 16-byte aligned, got strides {keys.stride()}")
+    table_width = 0 if block_table is None else block_table.shape[1]
+    # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
+    sources: list[Argument] = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
+    caches: list[Argument] = [*sources, block_table, table_width, *layout[:5], None, None]
+    parts, pointers = Parts(splits, 1), [lengths, row_ptr]
+    return launch_attention(query, caches, keys.shape[1], pointers, visibility, scale, parts, most_rows, plain, out)
+
+
+class Parts(NamedTuple):
+    """How a request's slots are cut: into at most ``splits`` parts, of at least ``least`` slots each."""
+
+    splits: int
+    least: int
+
+
+def has_tensor_core_kernel(query: torch.Tensor) -> bool:
+    """Whether queries (R, Hq, D) are of a type and head size that tensor cores attend from."""
     import torch
 
-    check_attention(query, keys, values, lengths, row_ptr, visibility, block_table, splits, most_rows)
+    return query.dtype != torch.float32 and query.shape[2] in TENSOR_CORE_DIMS
+
+
+def launch_attention(
+    query: torch.Tensor,
+    caches: list[Argument],
+    kv_heads: int,
+    pointers: Sequence[torch.Tensor],
+    visibility: torch.Tensor,
+    scale: float | None,
+    parts: Parts,
+    most_rows: int | None,
+    plain: bool,
+    out: tuple[torch.Tensor, torch.Tensor] | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Launch attention on checked tensors and merge its parts.
+
+    ``caches`` are the kernels' parameters from the keys to the slots, ``pointers`` the lengths and ``row_ptr``.
+    """
+    import torch
+
     most_rows = query.shape[0] if most_rows is None else most_rows
-    (rows, q_heads, dim), kv_heads, requests = query.shape, keys.shape[1], lengths.shape[0]
-    layout, words = CacheLayout.of(keys, block_table), visibility.shape[1]
+    (rows, q_heads, dim), (lengths, row_ptr), words = query.shape, pointers, visibility.shape[1]
+    requests, (splits, least) = lengths.shape[0], parts
     scale = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
     partial = torch.empty((splits, rows, q_heads, dim), dtype=torch.float32, device=query.device)
     lse = torch.empty((splits, rows, q_heads), dtype=torch.float32, device=query.device)
     attended, merged = to_fill(out, query, attention_layout(query))
     name = _names()[query.dtype]
-    table_width = 0 if block_table is None else block_table.shape[1]
-    # A strided view is described by its strides; only whole tensors go through the launch's check of contiguity.
-    sources: list[Argument] = [cache if cache.is_contiguous() else cache.data_ptr() for cache in (keys, values)]
-    cache: list[Argument] = [*sources, block_table, table_width, *layout[:5]]
-    if plain or name == "f32" or dim not in TENSOR_CORE_DIMS:
+    if plain:
         count = rows * q_heads * splits
-        tail: list[Argument] = [visibility, words, q_heads, kv_heads, dim, scale, splits, rows, partial, lse]
-        arguments: list[Argument] = [query, *cache, lengths, row_ptr, requests, *tail]
+        tail: list[Argument] = [visibility, words, q_heads, kv_heads, dim, scale, splits, least, rows, partial, lse]
+        arguments: list[Argument] = [query, *caches, lengths, row_ptr, requests, *tail]
         launch(f"tree_attention_plain_{name}", (count + 3) // 4, arguments)
     else:
-        if any(stride % 8 for stride in layout[2:5]) or any(t.data_ptr() % 16 for t in (query, keys, values)):
-            raise InvalidInputError(f"query, keys and values must be 16-byte aligned, got strides {keys.stride()}")
+        if query.data_ptr() % 16:
+            raise InvalidInputError(f"query must begin at a multiple of 16 bytes, got {query.data_ptr()}")
         tiles = (most_rows * (q_heads // kv_heads) + PAIRS - 1) // PAIRS
-        tail = [visibility, words, q_heads, kv_heads, scale, splits, tiles, rows, partial, lse]
+        tail = [visibility, words, q_heads, kv_heads, scale, splits, least, tiles, rows, partial, lse]
         grid = (splits * tiles, kv_heads, requests)
-        arguments = [query, *cache, lengths, row_ptr, *tail]
+        arguments = [query, *caches, lengths, row_ptr, *tail]
         launch(f"tree_attention_{name}_{dim}", grid, arguments, shared=_attention_bytes(dim))
     owners: list[Argument] = [row_ptr, requests, most_rows]
     launch(
@@ -174,12 +211,8 @@ def check_attention(
     most_rows: int | None,
 ) -> None:
     """Refuse tensors that do not belong together. Lengths and pointers stay on the device and are not looked at."""
-    import torch
-
-    if query.dim() != 3 or query.dtype not in _names():
-        message = f"query must be (R, Hq, D) in float32, bfloat16 or float16, got {query.dtype} {tuple(query.shape)}"
-        raise InvalidInputError(message)
-    rows, q_heads, dim = query.shape
+    check_rows(query, lengths, row_ptr, visibility, splits, most_rows)
+    _, q_heads, dim = query.shape
     layout = CacheLayout.of(keys, block_table)
     if keys.dtype != query.dtype or values.dtype != query.dtype or CacheLayout.of(values, block_table) != layout:
         found = f"{query.dtype}, {keys.dtype} and {values.dtype}, strides {keys.stride()} and {values.stride()}"
@@ -189,19 +222,45 @@ def check_attention(
         found = f"{tuple(keys.shape)} and {tuple(values.shape)}"
         message = f"keys and values must fit queries of shape {tuple(query.shape)}, got {found}"
         raise InvalidInputError(message)
+    layout.check_table(lengths.shape[0])
+    check_device(query, keys=keys, values=values, block_table=block_table)
+
+
+def check_rows(
+    query: torch.Tensor,
+    lengths: torch.Tensor,
+    row_ptr: torch.Tensor,
+    visibility: torch.Tensor,
+    splits: int,
+    most_rows: int | None,
+) -> None:
+    """Refuse queries that no kernel takes, and what does not say whose they are and what each sees."""
+    import torch
+
+    if query.dim() != 3 or query.dtype not in _names():
+        message = f"query must be (R, Hq, D) in float32, bfloat16 or float16, got {query.dtype} {tuple(query.shape)}"
+        raise InvalidInputError(message)
+    rows, _, dim = query.shape
     if dim % 32 or dim > 256 or splits < 1:
         raise InvalidInputError(
             f"a head must be a multiple of 32 up to 256, and splits positive, got {dim} and {splits}"
         )
     if most_rows is not None and most_rows < 1:
         raise InvalidInputError(f"most_rows must be positive, got {most_rows}")
+    check_owners(lengths, row_ptr, rows)
+    words = visibility.shape[1] if visibility.dim() == 2 else -1
+    check_tensor("visibility", visibility, torch.int64, (rows, words))
+
+
+def check_owners(lengths: torch.Tensor, row_ptr: torch.Tensor, rows: int) -> None:
+    """Refuse lengths and row pointers that are not of the same requests, or of none where there are rows."""
+    import torch
+
     requests = lengths.shape[0]
     check_tensor("lengths", lengths, torch.int64, (requests,))
     check_tensor("row_ptr", row_ptr, torch.int64, (requests + 1,))
-    layout.check_table(requests)
-    check_device(query, keys=keys, values=values, block_table=block_table)
-    words = visibility.shape[1] if visibility.dim() == 2 else -1
-    check_tensor("visibility", visibility, torch.int64, (rows, words))
+    if rows and not requests:
+        raise InvalidInputError(f"rows must have a request that owns them, got {rows} rows of none")
 
 
 def commit_cache(

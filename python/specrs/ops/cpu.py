@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specrs.ops.attention import check_attention, check_commit, check_page, check_path
+from specrs.ops.caches import check_attend, check_write
 from specrs.ops.draft import Verdict, check_row_ptr, check_tensor
 from specrs.ops.outcome import MOST_BEST, BestIds, check_fork, check_top_k, check_unmasked
 from specrs.ops.rows import RowStatistics, check_statistics
@@ -51,8 +52,8 @@ def best_ids(
     exclude: torch.Tensor,
     offsets: torch.Tensor,
     total: int,
-) -> BestIds:
     temperature: float = 1.0,
+) -> BestIds:
     """Write the ``counts[r]`` best ids of each row from ``offsets[r]`` on, as the kernel ``row_top_k`` does."""
     ids, probs = torch.full((total,), -1), torch.full((total,), math.nan)
     wanted, first = counts.clamp(0, MOST_BEST).tolist(), offsets.tolist()
@@ -160,6 +161,53 @@ def tree_attention(
         outs.append(torch.einsum("rhs,shd->rhd", scores.softmax(2), v))
         sums.append(scores.logsumexp(2) * math.log2(math.e))
     return torch.cat(outs).to(query.dtype), torch.cat(sums)
+
+
+def write_caches(
+    keys: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    addresses: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: torch.Tensor,
+    row_ptr: torch.Tensor,
+    new_keys: torch.Tensor,
+    new_values: torch.Tensor,
+) -> None:
+    """As :func:`specrs.ops.caches.write_caches`."""
+    check_write(keys, values, addresses, slots, lengths, row_ptr, new_keys, new_values)
+    check_row_ptr(row_ptr, new_keys.shape[0], least=0)
+    for b, start in enumerate(lengths.tolist()):
+        first, end = row_ptr[b : b + 2].tolist()
+        if 0 <= start <= keys[b].shape[2] - (end - first):
+            for cache, new in ((keys[b], new_keys), (values[b], new_values)):
+                cache[0, :, start : start + end - first] = new[first:end].transpose(0, 1)
+
+
+def attend_caches(
+    query: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    addresses: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: torch.Tensor,
+    row_ptr: torch.Tensor,
+    visibility: torch.Tensor,
+    scale: float | None = None,
+    splits: int = 1,
+    least_part: int = 1,
+    most_rows: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`specrs.ops.caches.attend_caches`; how slots are cut and `most_rows` only matter to a device."""
+    check_attend(query, keys, values, addresses, slots, lengths, row_ptr, visibility, splits, least_part, most_rows)
+    check_row_ptr(row_ptr, query.shape[0], least=0)
+    outs, sums = [query[:0]], [torch.zeros((0, query.shape[1]))]
+    for b in range(len(keys)):
+        rows = slice(*row_ptr[b : b + 2].tolist())
+        own = keys[b], values[b], lengths[b : b + 1], row_ptr[b : b + 2] - row_ptr[b]
+        out, lse = tree_attention(query[rows], *own, visibility[rows], scale)
+        outs.append(out)
+        sums.append(lse)
+    return torch.cat(outs), torch.cat(sums)
 
 
 def commit_cache(

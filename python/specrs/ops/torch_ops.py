@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from specrs.ops import attention, calls, cpu, drawing, outcome, rows, rust, verify
+from specrs.ops import attention, caches, calls, cpu, drawing, outcome, rows, rust, verify
 from specrs.ops.draft import (
     DraftLaw,
     DraftTree,
@@ -41,6 +41,7 @@ _TREE = "Tensor logits, Tensor row_ptr, Tensor tokens, Tensor parents, int longe
 _SAMPLING = "Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p"
 _WALK = f"{_TREE}, {_SAMPLING}, Tensor emit"
 _CHAIN = f"{_TREE}, {_SAMPLING}, Tensor? draft_probs, Tensor? draft_ids, Tensor? draft_rows, Tensor accept, Tensor emit"
+_PLACES = "Tensor addresses, Tensor slots, Tensor lengths, Tensor row_ptr"
 _RULE = "str rule, float[] knobs, Tensor? target_weight=None, Tensor? budget=None, bool beyond_support=False"
 
 
@@ -181,10 +182,13 @@ def _without_statistics(run: Callable[..., outcome.BestIds]) -> Callable[..., tu
     return best
 
 
-def attention_cuda(*arguments: Any, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """Run :func:`specrs.ops.attention.tree_attention` on the arguments of the schema."""
-    named = dict(zip(("scale", "block_table", "splits", "most_rows"), arguments[6:], strict=False))
-    return attention.tree_attention(*arguments[:6], **named, out=out)
+def _with_options(run: Callable[..., Any], tensors: int, *names: str) -> Callable[..., Any]:
+    """Return `run` as called by a schema: the arguments behind the first `tensors` ones are options of these names."""
+
+    def called(*arguments: Any, out: Any = None) -> Any:
+        return run(*arguments[:tensors], **dict(zip(names, arguments[tensors:], strict=False)), out=out)
+
+    return called
 
 
 def _copying(run: Callable[..., Any], layout: Callable[..., Layout]) -> Callable[..., Any]:
@@ -291,9 +295,24 @@ TABLE: dict[str, Op] = {
         "Tensor query, Tensor keys, Tensor values, Tensor lengths, Tensor row_ptr, Tensor visibility, "
         "float? scale=None, Tensor? block_table=None, int splits=1, int? most_rows=None",
         ("out", "lse"),
-        attention_cuda,
+        _with_options(attention.tree_attention, 6, "scale", "block_table", "splits", "most_rows"),
         cpu.tree_attention,
         attention.attention_layout,
+    ),
+    "attend_caches": Op(
+        f"Tensor query, Tensor[] keys, Tensor[] values, {_PLACES}, Tensor visibility, float? scale=None, "
+        "int splits=1, int least_part=1, int? most_rows=None",
+        ("out", "lse"),
+        _with_options(caches.attend_caches, 8, "scale", "splits", "least_part", "most_rows"),
+        cpu.attend_caches,
+        attention.attention_layout,
+    ),
+    "write_caches": Op(
+        f"Tensor(a!)[] keys, Tensor(b!)[] values, {_PLACES}, Tensor new_keys, Tensor new_values",
+        (),
+        caches.write_caches,
+        cpu.write_caches,
+        lambda *_: {},
     ),
     "commit_cache": Op(
         "Tensor(a!)[] tensors, Tensor addresses, Tensor(b!) lengths, Tensor path, Tensor accepted, "
