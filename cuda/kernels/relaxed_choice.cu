@@ -12,21 +12,23 @@
 //   cascade:   w = 0 where max q >= max p - alpha TV, else 1;  fuzzy: w = 0 where the divergence (total variation,
 //              Jensen-Shannon, Kullback-Leibler of p from q, in nats) is below the threshold, else 1.
 //   One-hot drafts: q is 1 at the child's token.
-// Shapes. logits (R, V); laws, partials from row_law and row_partials; tokens (N,) in chain order; target_weight (N,) or
-//   null; choices (R,) of 8 words. A row without a child, or with a greedy law under another rule than the ensemble, gets
-//   the exact choice.
-// Blocks. One per row, 256 threads: sums over a row in float64, one to three passes, an id per thread.
-// Bytes. Per row with a child one to three reads of p (L2 after row_partials) and of q (V * 4, from L2 after the first);
-//   top-k reads p three times more.
-// Operations. Per id and pass an exponential, two conversions to float64 and up to 10 in it (a logarithm or two more under the
-//   typical and the fuzzy rules): 56 nodes and two passes are 0.20 G, of which a multiprocessor of sm_80, 90 and 100 does at
+// Shapes. logits (R, V); laws, partials from row_law and row_partials; list and listed from row_leaders; tokens (N,) in
+//   chain order; target_weight (N,) or null; bounds (R,) float32 or null; sums (steps, R, tiles) of 8 words; choices (R,) of
+//   8 words. A row without a child, or with a greedy law under another rule than the ensemble, gets the exact choice.
+// Blocks. relaxed_sums: grid R * tiles, 256 threads, one tile of 8,192 ids per block; a launch for each step, since a sum over
+//   the row may need another before it: one step, two for lenience and top-k, three for typical. relaxed_bound, for top-k
+//   alone: one block per row, on its leaders and on the row where these do not reach the k-th. relaxed_choice: one warp per
+//   row, which adds up the tiles in float64.
+// Bytes. Per row with a child and step one read of p (L2 after row_partials) and of q (V * 4, from L2 after the first).
+// Operations. Per id and step an exponential, two conversions to float64 and up to 10 in it (a logarithm or two more under the
+//   typical and the fuzzy rules): 56 nodes and two steps are 0.20 G, of which a multiprocessor of sm_80, 90 and 100 does at
 //   least 16 conversions and 32 others per clock, one of sm_86, 89 and 120 two of either.
-// Floor. N * V * 4 / bandwidth for q: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s. A row takes one block, and that
-//   its float64: two passes of 12 are 3.6 M, about 70 us on sm_90 and 0.7 ms on sm_86, 89 and 120, whatever N up to there.
-// Budget. relaxed_choice: 128 registers, 41 KB.
+// Floor. N * V * 4 / bandwidth for q: 56 nodes of 151,936 are 34 MB, 7.1 us at 4.8 TB/s. Float64 over 132 multiprocessors of
+//   sm_90: 34 us for two steps of 12 at that size, 4 us for one request of 7 nodes.
+// Budget. relaxed_sums: 80 registers, 1 KB; relaxed_bound: 112 registers, 41 KB; relaxed_choice: 64 registers, 0 KB.
 #include "../include/specrs/choice.h"
+#include "../include/specrs/leaders.h"
 #include "../include/specrs/partials.h"
-#include "../include/specrs/select.h"
 
 namespace specrs {
 
@@ -41,6 +43,26 @@ enum RelaxedRule : int {
   RULE_FUZZY_KULLBACK_LEIBLER = 7
 };
 
+// How a rule was asked for.
+struct Relaxed {
+  int rule;
+  const float* target_weight;
+  float knob, second_knob;
+  bool beyond;
+
+  __device__ bool by_set() const { return rule == RULE_TYPICAL || rule == RULE_TOP_K; }
+};
+
+// What one tile adds to the sums of a step, or what all of a row's do. A greedy row has its mixture's best, (first, id).
+struct PairSums {
+  double first, second, third;
+  float largest;  // of the draft's probabilities
+  int id;
+};
+static_assert(sizeof(PairSums) == 32, "the sums of a tile are 8 words, see ops");
+
+constexpr int OWN = -1;  // the target's own argmax: below every id, so that it wins among equals
+
 // The draft's law of one child: a row of dense or sparse probabilities, or all of it on one token.
 struct ChildLaw {
   const DraftLaw& draft;
@@ -52,36 +74,77 @@ __device__ __forceinline__ float child_prob(const ChildLaw& child, int id) {
   return child.row >= 0 ? draft_prob(child.draft, child.row, id) : float(id == child.token);
 }
 
-// Calls visit(id, p, q) for this thread's share of the row's ids, ascending. Neighbouring threads read neighbouring ids.
-template <class T, class Visit>
-__device__ __forceinline__ void each_pair(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, Visit&& visit) {
-#pragma unroll 1
-  for (int id = threadIdx.x; id < row.vocab; id += blockDim.x)
-    visit(id, law_prob(law, id, to_float(row.row[id])), child_prob(child, id));
+// One row of the target's, with the law of the draft's child of it.
+struct RelaxedRow {
+  RowLaw law;
+  ChildLaw child;
+  long long node;  // negative: no child
+  int status;      // STATUS_DRAFT_NAN: row_of names no row
+
+  __device__ RelaxedRow(const RowLaw* laws, const long long* row_ptr, const long long* tokens, int requests, int rows, int kind,
+                        const DraftLaw& draft, long long r)
+      : law(laws[r]), child{draft, -1, -1}, node(-1), status(STATUS_OK) {
+    const int b = request_of_row(row_ptr, requests, r);
+    const RequestRange range = request_range(row_ptr, requests, rows, b);
+    if (r < range.first_row || r - range.first_row >= range.nodes) return;
+    node = r - b;  // the child of a chain's row has the row's number among the nodes
+    child.token = tokens[node];
+    if (kind != DRAFT_ONE_HOT) child.row = draft_row(draft, node);
+    if (kind != DRAFT_ONE_HOT && child.row < 0) status = STATUS_DRAFT_NAN;
+  }
+  __device__ bool greedy() const { return law.rate == 0.f; }
+  // Whether the rule has a say here, so that sums are taken.
+  __device__ bool takes(const Relaxed& how) const {
+    return node >= 0 && status == STATUS_OK && law.status == STATUS_OK && (!greedy() || how.rule == RULE_ENSEMBLE);
+  }
+};
+
+// The sums of a row over its tiles. All lanes of the warp must call it.
+__device__ __forceinline__ PairSums row_sums(const PairSums* sums, int tiles) {
+  PairSums all{0.0, 0.0, 0.0, 0.f, NO_ID};
+  for (int i = lane_id(); i < tiles; i += 32) {
+    all.first += sums[i].first;
+    all.second += sums[i].second;
+    all.third += sums[i].third;
+    all.largest = fmaxf(all.largest, sums[i].largest);
+  }
+  return PairSums{warp_sum(all.first), warp_sum(all.second), warp_sum(all.third), warp_max(all.largest), NO_ID};
 }
 
-// Two sums over the row, in every thread. `terms(p, q, a, b)` adds to them; NaN where the draft's row is no law.
-template <class T, class Terms>
-__device__ __forceinline__ void sum_pairs(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, BlockScratch& scratch,
-                                          double& a, double& b, Terms&& terms) {
-  double own_a = 0.0, own_b = 0.0;
-  bool sound = true;
-  each_pair(row, law, child, [&](int, float p, float q) {
-    sound &= is_prob(q);
-    terms(double(p), double(q), own_a, own_b);
-  });
-  a = block_sum(own_a, scratch);
-  b = block_sum(own_b, scratch);
-  if (block_any(!sound, scratch)) a = b = double(__uint_as_float(0x7fc00000u));
+// In products of their own, as a host rounds them: equals must be equal.
+__device__ __forceinline__ double mixture(double w, double p, double q) { return multiply(w, p) + multiply(1.0 - w, q); }
+
+// The law at temperature 1 of a greedy row, with all its ids. All lanes of the warp must call it.
+__device__ __forceinline__ RowLaw at_temperature_one(RowLaw law, const RowPartial* partials, int tiles) {
+  law.rate = LOG2_E;
+  law.min_weight = 0.f;
+  double total = 0.0;
+  for (int i = lane_id(); i < tiles; i += 32) total += merged_mass(partials[i], law.max, law.rate);
+  law.inverse = float(1.0 / warp_sum(total));
+  return law;
 }
 
-// Largest probability of the draft's row, and the mass of its ids from `vocab` on. All threads of the block must call it.
-__device__ inline void draft_facts(const ChildLaw& child, int vocab, BlockScratch& scratch, float& largest, double& beyond) {
-  float most = child.row < 0 ? 1.f : 0.f;
-  double sum = 0.0;
+// The set's smallest probability under the typical rule: what is above min(epsilon, delta exp(-H)).
+__device__ __forceinline__ float typical_bound(double entropy, const Relaxed& how) {
+  const float bound = fminf(float(double(how.second_knob) * exp(-entropy)), how.knob);
+  return __uint_as_float(__float_as_uint(bound) + 1u);  // the next float: the rule says more than the bound
+}
+
+// What the residual's law is scaled by under lenience, of its sums A and R.
+__device__ __forceinline__ double lenience_factor(const PairSums& s) {
+  return s.second > 0.0 ? fmax(1.0 - s.first, 0.0) / s.second : 0.0;
+}
+
+// The draft's largest probability in this tile's share of its row, and the mass there of ids from `vocab` on; a sparse law is
+// the first tile's. All threads of the block must call it.
+__device__ inline void draft_facts(const ChildLaw& child, int vocab, int tile, int tiles, BlockScratch& scratch, PairSums& sums) {
   const DraftLaw& draft = child.draft;
-  for (int i = threadIdx.x; child.row >= 0 && i < draft.width; i += blockDim.x) {
-    const long long at = row_offset(child.row, draft.width) + i;
+  const int begin = draft.dense ? tile * TILE : 0;
+  const int end = draft.dense ? (tile == tiles - 1 ? draft.width : min(draft.width, begin + TILE)) : tile ? 0 : draft.width;
+  float most = child.row < 0 ? 1.f : 0.f;
+  double beyond = 0.0;
+  for (int i = begin + int(threadIdx.x); child.row >= 0 && i < end; i += blockDim.x) {
+    const long long row = row_offset(child.row, draft.width), at = row + i;
     float prob = 0.f;
     bool outside = i >= vocab;
     if (draft.dense) {
@@ -94,165 +157,209 @@ __device__ inline void draft_facts(const ChildLaw& child, int vocab, BlockScratc
       outside = id >= vocab;
     }
     most = fmaxf(most, prob);
-    if (outside && prob > 0.f) sum += prob;
+    if (outside && prob > 0.f) beyond += prob;
   }
-  largest = block_max(most, scratch);
-  beyond = block_sum(sum, scratch);
+  sums.largest = block_max(most, scratch);
+  sums.third += 0.5 * double(LN_2) * block_sum(beyond, scratch);  // Jensen-Shannon: ids that the target does not have
 }
 
-// The most probable id of w p + (1 - w) q: the target's own, unless one that the draft prefers to it is more probable, the
-// lowest of those among equals. All threads of the block must call it.
+// What a tile adds in one step of a rule, `before` being the row's sums of the step before it. Of a `greedy` row, whose law is
+// the one at temperature 1 here, the tile's best.
 template <class T>
-__device__ __forceinline__ int mixture_argmax(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, double w,
-                                              BlockScratch& scratch) {
-  const float own_draft_prob = child_prob(child, law.argmax);
-  constexpr int OWN = -1;  // below every id, so that it wins among equals
-  BestOf<double> best{w * double(law.inverse) + (1.0 - w) * double(own_draft_prob), OWN};
-  each_pair(row, law, child, [&](int id, float p, float q) {
-    if (q > own_draft_prob) best = better(best, BestOf<double>{w * double(p) + (1.0 - w) * double(q), id});
-  });
-  const int id = block_best(best, scratch.number, scratch).id;
-  return id == OWN ? law.argmax : id;
-}
-
-// The divergence of p from q that a fuzzy rule asks for. All threads of the block must call it.
-template <class T>
-__device__ __forceinline__ double divergence(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, int rule, double beyond,
-                                             BlockScratch& scratch) {
-  double total, unused;
-  if (rule == RULE_FUZZY_KULLBACK_LEIBLER)
-    sum_pairs(row, law, child, scratch, total, unused, [](double p, double q, double& a, double&) {
-      if (p > 0.0) a += q > 0.0 ? p * log(p / q) : double(-negative_infinity());
+__device__ PairSums tile_sums(const T* logits, int vocab, int tile, int tiles, const RelaxedRow& row, bool greedy, const Relaxed& how,
+                              int step, const PairSums& before, float bound, BlockScratch& scratch) {
+  const RowLaw& law = row.law;
+  const ChildLaw& child = row.child;
+  const int begin = tile * TILE, end = min(vocab, begin + TILE);
+  // Calls visit(id, p, q) for this thread's ids of the tile, ascending. Neighbouring threads read neighbouring ids.
+  const auto each_pair = [&](auto&& visit) {
+#pragma unroll 1
+    for (int id = begin + int(threadIdx.x); id < end; id += blockDim.x)
+      visit(id, law_prob(law, id, to_float(logits[id])), child_prob(child, id));
+  };
+  PairSums own{0.0, 0.0, 0.0, 0.f, NO_ID};
+  if (greedy) {
+    const float own_draft_prob = child_prob(child, law.argmax);
+    const double w = how.target_weight[row.node];
+    BestOf<double> best{double(negative_infinity()), NO_ID};
+    each_pair([&](int id, float p, float q) {
+      if (q > own_draft_prob) best = better(best, BestOf<double>{mixture(w, p, q), id});
     });
-  else
-    sum_pairs(row, law, child, scratch, total, unused, [](double p, double q, double& a, double&) {
-      const double middle = 0.5 * (p + q);
-      if (p > 0.0) a += 0.5 * p * log(p / middle);
-      if (q > 0.0) a += 0.5 * q * log(q / middle);
+    best = block_best(best, scratch.number, scratch);
+    own.first = best.value;
+    own.id = best.id;
+    return own;
+  }
+  bool sound = true;
+  const auto sum_pairs = [&](auto&& terms) {
+    each_pair([&](int, float p, float q) {
+      sound &= is_prob(q);
+      terms(double(p), double(q));
     });
-  if (rule == RULE_FUZZY_JENSEN_SHANNON) total += 0.5 * double(LN_2) * beyond;  // ids that the target does not have
-  return total > 0.0 || is_nan(float(total)) ? total : 0.0;
+  };
+  if (how.rule == RULE_TYPICAL && step == 0) {
+    each_pair([&](int, float p, float) {
+      if (p > 0.f) own.first -= double(p) * log(double(p));
+    });
+  } else if (how.by_set()) {
+    const bool metering = step == (how.rule == RULE_TYPICAL ? 2 : 1);
+    const double accepted = metering ? before.first : 0.0;
+    sum_pairs([&](double p, double q) {
+      if (p > 0.0 && p >= double(bound)) own.first += fmax(q - accepted * p, 0.0);
+    });
+  } else if (how.rule == RULE_LENIENCE && step == 0) {
+    const double l = how.knob;
+    sum_pairs([&](double p, double q) {
+      own.first += fmin(q, p / l);
+      own.second += fmax(p - l * q, 0.0);
+    });
+  } else if (how.rule == RULE_LENIENCE) {
+    const double l = how.knob, factor = lenience_factor(before);
+    sum_pairs([&](double p, double q) { own.first += fmax(fmin(q, p / l) + factor * fmax(p - l * q, 0.0) - p, 0.0); });
+  } else {
+    sum_pairs([&](double p, double q) {
+      own.first += fmax(p - q, 0.0);
+      if (p > 0.0) own.second += fmax(q - p, 0.0);
+      if (how.rule == RULE_FUZZY_KULLBACK_LEIBLER) {
+        if (p > 0.0) own.third += q > 0.0 ? p * log(p / q) : double(-negative_infinity());
+      } else if (how.rule == RULE_FUZZY_JENSEN_SHANNON) {
+        const double middle = 0.5 * (p + q);
+        if (p > 0.0) own.third += 0.5 * p * log(p / middle);
+        if (q > 0.0) own.third += 0.5 * q * log(q / middle);
+      }
+    });
+  }
+  PairSums sums{block_sum(own.first, scratch), block_sum(own.second, scratch), block_sum(own.third, scratch), 0.f, NO_ID};
+  if (how.rule == RULE_CASCADE || how.rule == RULE_FUZZY_JENSEN_SHANNON) draft_facts(child, vocab, tile, tiles, scratch, sums);
+  if (block_any(!sound, scratch)) sums.first = sums.second = double(__uint_as_float(0x7fc00000u));
+  return sums;
 }
 
-// The set's smallest probability under the typical rule: what is above min(epsilon, delta exp(-H)).
+// What a row's sums come to. All lanes of the warp must call it.
+__device__ __forceinline__ Choice choice_of(const RelaxedRow& row, const RowPartial* partials, int tiles, const Relaxed& how, float bound,
+                                            const PairSums* sums, long long step_words) {
+  Choice choice = exact_choice();
+  choice.status = row.status;
+  if (row.law.status == STATUS_OK && row.greedy() && how.rule == RULE_ENSEMBLE) {
+    choice.kind = CHOICE_TOKENS;
+    choice.plain = choice.mixed = row.law.argmax;
+  }
+  if (!row.takes(how)) return choice;
+  if (row.greedy()) {
+    const float p = at_temperature_one(row.law, partials, tiles).inverse, q = child_prob(row.child, row.law.argmax);
+    BestOf<double> best{mixture(how.target_weight[row.node], p, q), OWN};
+    for (int i = lane_id(); i < tiles; i += 32) best = better(best, BestOf<double>{sums[i].first, sums[i].id});
+    best = warp_best(best);
+    if (best.id != OWN) choice.mixed = best.id;
+    choice.bias = choice.mixed != choice.plain ? 1.0 : 0.0;
+    return choice;
+  }
+  const PairSums s = row_sums(sums, tiles);
+  if (how.by_set()) {
+    choice.kind = CHOICE_SET;
+    choice.value = how.rule == RULE_TYPICAL ? typical_bound(s.first, how) : bound;
+    choice.bias = row_sums(sums + (how.rule == RULE_TYPICAL ? 2 : 1) * step_words, tiles).first;
+  } else if (how.rule == RULE_LENIENCE) {
+    choice.kind = CHOICE_LENIENCE;
+    choice.value = how.knob;
+    choice.bias = row_sums(sums + step_words, tiles).first;
+  } else {
+    const double distance = s.first, excess = s.second;
+    choice.kind = how.beyond ? CHOICE_MIXTURE_BEYOND : CHOICE_MIXTURE;
+    if (how.rule == RULE_ENSEMBLE) {
+      choice.value = how.target_weight[row.node];
+    } else {
+      const double far = how.rule == RULE_FUZZY_TOTAL_VARIATION ? distance : s.third > 0.0 || is_nan(float(s.third)) ? s.third : 0.0;
+      const bool defer = how.rule == RULE_CASCADE ? double(s.largest) >= double(row.law.inverse) - double(how.knob) * distance
+                                                  : far < double(how.knob);
+      choice.value = defer ? 0.f : 1.f;
+    }
+    choice.bias = is_nan(float(distance)) ? distance : (1.0 - double(choice.value)) * (how.beyond ? distance : excess);
+  }
+  if (is_nan(float(choice.bias))) choice.status = STATUS_DRAFT_NAN;
+  return choice;
+}
+
 template <class T>
-__device__ __forceinline__ float typical_bound(const Tile<T>& row, const RowLaw& law, const ChildLaw& child, float epsilon, float delta,
-                                               BlockScratch& scratch) {
-  double entropy = 0.0;
-  each_pair(row, law, child, [&](int, float p, float) {
-    if (p > 0.f) entropy -= double(p) * log(double(p));
-  });
-  entropy = block_sum(entropy, scratch);
-  const float bound = fminf(float(double(delta) * exp(-entropy)), epsilon);
-  return __uint_as_float(__float_as_uint(bound) + 1u);  // the next float: the rule says more than the bound
+__device__ void relaxed_sums(const void* logits, long long stride, int vocab, const RowLaw* laws, const RowPartial* partials, int tiles,
+                             const long long* row_ptr, const long long* tokens, int requests, int kind, const DraftLaw& draft,
+                             const Relaxed& how, const float* bounds, int step, PairSums* sums, BlockScratch& scratch) {
+  const long long r = blockIdx.x / unsigned(tiles);
+  const int tile = int(blockIdx.x % unsigned(tiles)), rows = int(gridDim.x / unsigned(tiles));
+  RelaxedRow row(laws, row_ptr, tokens, requests, rows, kind, draft, r);
+  if (!row.takes(how)) return;
+  const long long step_words = row_offset(rows, tiles);
+  sums += row_offset(r, tiles);
+  const bool greedy = row.greedy();
+  if (greedy) row.law = at_temperature_one(row.law, partials + row_offset(r, tiles), tiles);
+  PairSums before{0.0, 0.0, 0.0, 0.f, NO_ID};
+  float bound = bounds ? bounds[r] : 0.f;
+  if (step) before = row_sums(sums + (step - 1) * step_words, tiles);
+  if (step && how.rule == RULE_TYPICAL) bound = typical_bound(row_sums(sums, tiles).first, how);
+  const T* own = static_cast<const T*>(logits) + row_offset(r, stride);
+  const PairSums made = tile_sums(own, vocab, tile, tiles, row, greedy, how, step, before, bound, scratch);
+  if (threadIdx.x == 0) sums[step * step_words + tile] = made;
 }
 
 // The probability of the k-th largest logit; 0 where there are fewer.
 template <class T>
-__device__ __forceinline__ float top_k_bound(const Tile<T>& row, const RowLaw& law, float k, SelectScratch& select, BlockScratch& scratch) {
-  if (k >= float(row.vocab)) return 0.f;
-  const Selected s = select_from_top(row, law, order_key(negative_infinity()), -1, false, (unsigned long long)(k), 0.0, select, scratch);
+__device__ float relaxed_bound(const Tile<T>& row, const Leaders& leaders, const RowLaw& law, float k, SelectScratch& select,
+                               BlockScratch& scratch) {
+  if (law.status != STATUS_OK || law.rate == 0.f || k >= float(row.vocab)) return 0.f;
+  const unsigned floor = leaders.floor(scratch), least = order_key(negative_infinity());
+  const auto goal = (unsigned long long)(k);
+  Selected s = select_from_top(leaders, law, least, -1, false, goal, 0.0, select, scratch);
+  if (!s.reached || s.key <= floor) s = select_from_top(row, law, least, -1, false, goal, 0.0, select, scratch);
   return exp2_nonpositive((key_value(s.key) - law.max) * law.rate) * law.inverse;
-}
-
-template <class T>
-__device__ void relaxed_choice(const void* logits, long long stride, int vocab, const RowLaw* laws, const RowPartial* partials,
-                               int tiles, const long long* row_ptr, const long long* tokens, int requests, int kind,
-                               const DraftLaw& draft, int rule, const float* target_weight, float knob, float second_knob,
-                               bool beyond, Choice* choices, SelectScratch& select, BlockScratch& scratch) {
-  const long long r = blockIdx.x;
-  const int b = request_of_row(row_ptr, requests, r);
-  const RequestRange range = request_range(row_ptr, requests, gridDim.x, b);
-  const bool has_child = r >= range.first_row && r - range.first_row < range.nodes;
-  const long long n = r - b;  // the child of a chain's row has the row's number among the nodes
-  RowLaw law = laws[r];
-  Choice choice = exact_choice();
-  const Tile<T> row(static_cast<const T*>(logits) + row_offset(r, stride), vocab);
-  const ChildLaw child{draft, has_child && kind != DRAFT_ONE_HOT ? draft_row(draft, n) : -1, has_child ? tokens[n] : -1};
-  if (law.status == STATUS_OK && law.rate == 0.f && rule == RULE_ENSEMBLE) {
-    choice.kind = CHOICE_TOKENS;
-    choice.plain = choice.mixed = law.argmax;
-    if (has_child) {
-      law.rate = LOG2_E;
-      law.min_weight = 0.f;
-      double total = 0.0;
-      partials += row_offset(r, tiles);
-      for (int i = threadIdx.x; i < tiles; i += blockDim.x) total += merged_mass(partials[i], law.max, law.rate);
-      law.inverse = float(1.0 / block_sum(total, scratch));
-      choice.mixed = mixture_argmax(row, law, child, double(target_weight[n]), scratch);
-    }
-    choice.bias = choice.mixed != choice.plain ? 1.0 : 0.0;
-  } else if (law.status == STATUS_OK && law.rate != 0.f && has_child) {
-    double first, second;
-    if (rule == RULE_TYPICAL || rule == RULE_TOP_K) {
-      choice.kind = CHOICE_SET;
-      choice.value = rule == RULE_TYPICAL ? typical_bound(row, law, child, knob, second_knob, scratch)
-                                          : top_k_bound(row, law, knob, select, scratch);
-      const double bound = choice.value;
-      sum_pairs(row, law, child, scratch, first, second, [=](double p, double q, double& a, double&) {
-        if (p > 0.0 && p >= bound) a += q;
-      });
-      const double accepted = first;
-      sum_pairs(row, law, child, scratch, first, second, [=](double p, double q, double& a, double&) {
-        if (p > 0.0 && p >= bound) a += fmax(q - accepted * p, 0.0);
-      });
-      choice.bias = first;
-    } else if (rule == RULE_LENIENCE) {
-      choice.kind = CHOICE_LENIENCE;
-      choice.value = knob;
-      const double l = knob;
-      sum_pairs(row, law, child, scratch, first, second, [=](double p, double q, double& a, double& s) {
-        a += fmin(q, p / l);
-        s += fmax(p - l * q, 0.0);
-      });
-      const double factor = second > 0.0 ? fmax(1.0 - first, 0.0) / second : 0.0;
-      sum_pairs(row, law, child, scratch, first, second, [=](double p, double q, double& a, double&) {
-        a += fmax(fmin(q, p / l) + factor * fmax(p - l * q, 0.0) - p, 0.0);
-      });
-      choice.bias = first;
-    } else {
-      sum_pairs(row, law, child, scratch, first, second, [](double p, double q, double& a, double& s) {
-        a += fmax(p - q, 0.0);
-        if (p > 0.0) s += fmax(q - p, 0.0);
-      });
-      const double distance = first, excess = second;
-      choice.kind = beyond ? CHOICE_MIXTURE_BEYOND : CHOICE_MIXTURE;
-      if (rule == RULE_ENSEMBLE) {
-        choice.value = target_weight[n];
-      } else {
-        float largest;
-        double outside;
-        draft_facts(child, vocab, scratch, largest, outside);
-        const bool defer = rule == RULE_CASCADE ? double(largest) >= double(law.inverse) - double(knob) * distance
-                           : (rule == RULE_FUZZY_TOTAL_VARIATION ? distance : divergence(row, law, child, rule, outside, scratch)) < double(knob);
-        choice.value = defer ? 0.f : 1.f;
-      }
-      choice.bias = (1.0 - double(choice.value)) * (beyond ? distance : excess);
-      if (is_nan(float(distance))) choice.bias = distance;
-    }
-    if (is_nan(float(choice.bias))) choice.status = STATUS_DRAFT_NAN;
-  }
-  if (has_child && kind != DRAFT_ONE_HOT && child.row < 0) choice.status = STATUS_DRAFT_NAN;  // row_of names no row
-  if (threadIdx.x == 0) choices[r] = choice;
 }
 
 }  // namespace specrs
 
-#define SPECRS_RELAXED_CHOICE(suffix, T)                                                                                  \
-  SPECRS_KERNEL_FEW(256, 2, relaxed_choice_##suffix)(                                                                     \
+#define SPECRS_RELAXED_SUMS(suffix, T)                                                                                    \
+  SPECRS_KERNEL_FEW(256, 3, relaxed_sums_##suffix)(                                                                       \
       const void* logits, long long stride, int vocab, const void* laws, const void* partials, int tiles,                 \
       const long long* row_ptr, const long long* tokens, int requests, int kind, const float* dense,                      \
       const long long* sparse_ids, const float* sparse_probs, int width, const long long* row_of, long long law_rows,     \
-      int rule,                                                                                                           \
-      const float* target_weight, float knob, float second_knob, int beyond, void* choices) {                             \
-    __shared__ specrs::SelectScratch select;                                                                              \
-    __shared__ specrs::BlockScratch scratch;                                                                              \
-    specrs::relaxed_choice<T>(logits, stride, vocab, static_cast<const specrs::RowLaw*>(laws),                            \
-                              static_cast<const specrs::RowPartial*>(partials), tiles, row_ptr, tokens, requests, kind,   \
-                              specrs::DraftLaw{dense, sparse_ids, sparse_probs, width, row_of, law_rows}, rule,           \
-                              target_weight, knob, second_knob, beyond != 0, static_cast<specrs::Choice*>(choices), select, scratch); \
+      int rule, const float* target_weight, float knob, float second_knob, const float* bounds, int step, void* sums) {   \
+    using namespace specrs;                                                                                               \
+    __shared__ BlockScratch scratch;                                                                                      \
+    relaxed_sums<T>(logits, stride, vocab, static_cast<const RowLaw*>(laws), static_cast<const RowPartial*>(partials),    \
+                    tiles, row_ptr, tokens, requests, kind,                                                               \
+                    DraftLaw{dense, sparse_ids, sparse_probs, width, row_of, law_rows},                                   \
+                    Relaxed{rule, target_weight, knob, second_knob, false}, bounds, step, static_cast<PairSums*>(sums), scratch); \
   }                                                                                                                       \
-  SPECRS_EXPORT(relaxed_choice_##suffix, 256)
-SPECRS_RELAXED_CHOICE(f32, float)
-SPECRS_RELAXED_CHOICE(bf16, specrs::bf16)
-SPECRS_RELAXED_CHOICE(f16, specrs::f16)
+  SPECRS_EXPORT(relaxed_sums_##suffix, 256)                                                                               \
+  SPECRS_KERNEL_FEW(256, 2, relaxed_bound_##suffix)(const void* logits, long long stride, int vocab, const void* laws,    \
+                                                    const void* list, const void* listed, float k, float* bounds) {       \
+    using namespace specrs;                                                                                               \
+    __shared__ SelectScratch select;                                                                                      \
+    __shared__ BlockScratch scratch;                                                                                      \
+    const long long r = blockIdx.x;                                                                                       \
+    const Tile<T> row(static_cast<const T*>(logits) + row_offset(r, stride), vocab);                                      \
+    const Leaders leaders(static_cast<const Leader*>(list), static_cast<const ListedTile*>(listed), r, vocab);            \
+    const float bound = relaxed_bound(row, leaders, static_cast<const RowLaw*>(laws)[r], k, select, scratch);             \
+    if (threadIdx.x == 0) bounds[r] = bound;                                                                              \
+  }                                                                                                                       \
+  SPECRS_EXPORT(relaxed_bound_##suffix, 256)
+SPECRS_RELAXED_SUMS(f32, float)
+SPECRS_RELAXED_SUMS(bf16, specrs::bf16)
+SPECRS_RELAXED_SUMS(f16, specrs::f16)
+
+// Grid ceil(R / 8), 256 threads: one warp per row.
+SPECRS_KERNEL_FEW(256, 4, relaxed_choice)(const void* laws, const void* partials, int tiles, int rows, const long long* row_ptr,
+                                          const long long* tokens, int requests, int kind, const float* dense,
+                                          const long long* sparse_ids, const float* sparse_probs, int width,
+                                          const long long* row_of, long long law_rows, int rule, const float* target_weight,
+                                          float knob, float second_knob, int beyond, const float* bounds, const void* sums,
+                                          void* choices) {
+  using namespace specrs;
+  const long long r = (long long)(blockIdx.x) * warp_count() + warp_id();
+  if (r >= rows) return;
+  const DraftLaw draft{dense, sparse_ids, sparse_probs, width, row_of, law_rows};
+  const RelaxedRow row(static_cast<const RowLaw*>(laws), row_ptr, tokens, requests, rows, kind, draft, r);
+  const Choice choice = choice_of(row, static_cast<const RowPartial*>(partials) + row_offset(r, tiles), tiles,
+                                  Relaxed{rule, target_weight, knob, second_knob, beyond != 0}, bounds ? bounds[r] : 0.f,
+                                  static_cast<const PairSums*>(sums) + row_offset(r, tiles), row_offset(rows, tiles));
+  if (lane_id() == 0) static_cast<Choice*>(choices)[r] = choice;
+}
+SPECRS_EXPORT(relaxed_choice, 256)

@@ -238,6 +238,13 @@ FAULTS = {
         lambda stand_in: test_torch_ops.test_relaxed_rules_equal_rust(stand_in, "dense"),
         "accept_chain",
     ),
+    "one tile's sums taken for the row's": (
+        "kernels/relaxed_choice.cu",
+        "if (step) before = row_sums(sums + (step - 1) * step_words, tiles);",
+        "if (step) before = row_sums(sums + (step - 1) * step_words, 1);",
+        lambda stand_in: test_torch_ops.test_relaxed_rules_of_a_row_of_several_tiles_equal_rust(stand_in, "dense"),
+        "relaxed_sums",
+    ),
     "a request out of range passes for padding": (
         "kernels/verify_walk.cu",
         "int(STATUS_TARGET_NAN) : range.status;",
@@ -299,7 +306,7 @@ GROUPS = {
         "rows that nobody owns are merged",
         "writes behind its output",
     ],
-    "parts": ["cut as the longest neighbour is"],
+    "parts": ["cut as the longest neighbour is", "one tile's sums taken for the row's"],
     "own caches": ["attends over a neighbour's cache"],
 }
 

@@ -375,6 +375,31 @@ def test_relaxed_rules_equal_rust(stand_in, form):
     assert form == "one_hot" or any(between), "no budget ended a rule midway: the case shows nothing"
 
 
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+def test_relaxed_rules_of_a_row_of_several_tiles_equal_rust(stand_in, form):
+    """Sums and bests of three tiles, the last one short; a law wider than the target's and a NaN in one."""
+    stand_in.open()
+    stand_in.configure("reverse", "shuffle", 5)
+    vocabulary = 17_000
+    scores, tree, laws, law, accept, emit = ragged_chains(vocabulary, form)
+    probs = law.probs.clone()
+    probs[16, 9_000 if form == "dense" else 2] = float("nan")
+    if form == "dense":
+        probs[:16] *= 0.75
+        probs = torch.nn.functional.pad(probs, (0, 9_000), value=0.25 / 9_000)
+    inputs = [scores, *tree, *laws, probs, law.ids, law.row_of, accept, emit]
+    statuses, biases = [], []
+    far = [("top_k", [400.0]), ("fuzzy_total_variation", [0.99]), ("fuzzy_kullback_leibler", [400.0])]
+    for kind, knobs in [*RELAXED, *far]:
+        weight = torch.full((len(tree.tokens),), 0.2) if kind == "ensemble" else None
+        for beyond in (False, True):
+            made = assert_equals_rust("verify_relaxed", inputs, (kind, knobs, weight, None, beyond))
+        statuses.append(made.status.tolist())
+        biases.append(float(made.bias.sum()))
+    assert sum(bias > 0.0 for bias in biases) >= 7
+    assert any(3 in of_rule for of_rule in statuses), "no walk came to the draft row that is no law"
+
+
 def test_an_ensemble_at_temperature_zero_is_the_mixtures_argmax(stand_in):
     """Greedy requests under an ensemble: the mixture at temperature 1, by weight and budget, as in Rust."""
     stand_in.open()

@@ -20,7 +20,7 @@ from specrs.ops.draft import (
     verdict_layout,
 )
 from specrs.ops.launch import Argument, launch
-from specrs.ops.rows import Sampling, logits_suffix, row_laws
+from specrs.ops.rows import RowLaws, Sampling, logits_suffix, row_laws, row_leaders
 from specrs.ops.verify import accept_chain
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Words of one row's choice (``Choice`` of ``cuda/include/specrs/choice.h``).
 CHOICE_WORDS = 8
+#: Words of the sums of one tile (``PairSums`` of ``cuda/kernels/relaxed_choice.cu``).
+SUMS_WORDS = 8
 
 Kind = Literal[
     "ensemble",
@@ -53,6 +55,9 @@ KNOBS: dict[str, int] = {
     "fuzzy_jensen_shannon": 1,
     "fuzzy_kullback_leibler": 1,
 }
+
+#: Sums over a row that need another sum before them take a launch each; the other rules have one.
+STEPS: dict[str, int] = {"lenience": 2, "typical": 3, "top_k": 2}
 
 
 class RelaxedRule(NamedTuple):
@@ -136,8 +141,6 @@ def verify_relaxed(
     out : RelaxedVerdict, optional
         Tensors to fill.
     """
-    import torch
-
     check_tree(logits, tree, sampling)
     nodes = tree.tokens.shape[0]
     check_draft(draft, nodes)
@@ -145,13 +148,30 @@ def verify_relaxed(
     check_coins(logits, accept=accept, emit=emit)
     *parts, bias = to_fill(out, logits, relaxed_layout(tree))
     verdict = Verdict(*parts)
-    (rows, vocabulary), suffix = logits.shape, logits_suffix(logits)
     laws = row_laws(logits, tree.row_ptr, sampling)
-    choices = empty(logits, (rows, CHOICE_WORDS), torch.int32)
-    row: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.partials, laws.tiles]
-    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, *draft.by_node()]
-    knobs: list[Argument] = [*rule.knobs, *(0.0,) * (2 - len(rule.knobs))]
-    how: list[Argument] = [list(KNOBS).index(rule.kind), rule.target_weight, *knobs, int(rule.beyond_support)]
-    launch(f"relaxed_choice_{suffix}", rows, [*row, *nodes_of, *how, choices])
+    choices = _choices(logits, tree, draft, laws, rule)
     accept_chain(logits, tree, laws, draft, accept, emit, [choices, rule.budget, bias], verdict)
     return RelaxedVerdict(*verdict, bias)
+
+
+def _choices(logits: torch.Tensor, tree: DraftTree, draft: DraftLaw, laws: RowLaws, rule: RelaxedRule) -> torch.Tensor:
+    """Return what the rule decides at each row, from sums over the tiles of its law and of its child's."""
+    import torch
+
+    (rows, vocabulary), suffix, kind = logits.shape, logits_suffix(logits), list(KNOBS).index(rule.kind)
+    nodes_of: list[Argument] = [tree.row_ptr, tree.tokens, tree.requests, *draft.by_node()]
+    how: list[Argument] = [kind, rule.target_weight, *rule.knobs, *(0.0,) * (2 - len(rule.knobs))]
+    bounds = None
+    if rule.kind == "top_k":
+        bounds = empty(logits, (rows,), torch.float32)
+        row: list[Argument] = [logits, vocabulary, vocabulary, laws.laws]
+        launch(f"relaxed_bound_{suffix}", rows, [*row, *row_leaders(logits), rule.knobs[0], bounds])
+    steps = STEPS.get(rule.kind, 1)
+    sums = empty(logits, (steps, rows, laws.tiles, SUMS_WORDS), torch.int32)
+    for step in range(steps):
+        tiled: list[Argument] = [logits, vocabulary, vocabulary, laws.laws, laws.partials, laws.tiles]
+        launch(f"relaxed_sums_{suffix}", rows * laws.tiles, [*tiled, *nodes_of, *how, bounds, step, sums])
+    choices = empty(logits, (rows, CHOICE_WORDS), torch.int32)
+    merged: list[Argument] = [laws.laws, laws.partials, laws.tiles, rows, *nodes_of, *how, int(rule.beyond_support)]
+    launch("relaxed_choice", (rows + 7) // 8, [*merged, bounds, sums, choices])
+    return choices
