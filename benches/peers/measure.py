@@ -5,13 +5,15 @@ what was emitted, drafts k tokens, and emits the longest root path of the draft 
 Every peer runs in a process of its own. ``tokens/step`` and ``accepted/drafted`` repeat exactly; times are medians over
 all steps, through Python. Data: ``prepare.py``.
 
-    python benches/peers/measure.py --data DIR [--peers specrs,arctic64] [--history 1000000] [--out results.jsonl]
+    python benches/peers/measure.py --data DIR [--peers specrs,arctic64] [--history 1000000,10000000] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -32,6 +34,9 @@ def load(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
 
 
 def rss() -> int:
+    """Return the resident bytes, without pages that the allocator holds free."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
@@ -117,14 +122,14 @@ def run(name: str, options: argparse.Namespace) -> None:
         total += len(doc)
 
     def make(report: bool) -> object:
+        if report:
+            PEERS[name]().build(docs[:1])  # what a process loads once is not the history's memory
         peer = PEERS[name]()
-        gc.collect()
         memory, start = rss(), time.perf_counter()
         if docs:
             peer.build(docs)
         seconds = time.perf_counter() - start
         if report and docs:
-            gc.collect()
             emit(
                 "build",
                 million_tokens_per_s=round(total / seconds / 1e6, 2),
@@ -160,19 +165,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--peers", default="specrs,specrs-tree,arctic24,arctic64,arctic64tree")
-    parser.add_argument("--history", type=int, default=1_000_000)
+    parser.add_argument("--history", default="1000000", help="tokens of history, or several numbers of them")
     parser.add_argument("--tests", default="replay,batch,start")
     parser.add_argument("--sets", default="same,edit")
     parser.add_argument("--ks", default="16,32")
     parser.add_argument("--max-out", type=int, default=1000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    names = options.peers.split(",")
-    if len(names) == 1:
-        run(names[0], options)
+    cases = list(itertools.product(options.history.split(","), options.peers.split(",")))
+    if len(cases) == 1:
+        options.history = int(options.history)
+        run(options.peers, options)
         return
-    for name in names:
-        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--peers", name], check=True)
+    for history, name in cases:
+        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--history", history, "--peers", name], check=True)
 
 
 if __name__ == "__main__":
