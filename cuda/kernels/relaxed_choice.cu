@@ -269,7 +269,8 @@ __device__ __forceinline__ Choice choice_of(const RelaxedRow& row, const RowPart
     if (how.rule == RULE_ENSEMBLE) {
       choice.value = how.target_weight[row.node];
     } else {
-      const double far = how.rule == RULE_FUZZY_TOTAL_VARIATION ? distance : s.third > 0.0 || is_nan(float(s.third)) ? s.third : 0.0;
+      const double divergence = s.third < 0.0 ? 0.0 : s.third;  // rounding may leave a little below 0
+      const double far = how.rule == RULE_FUZZY_TOTAL_VARIATION ? distance : divergence;
       const bool defer = how.rule == RULE_CASCADE ? double(s.largest) >= double(row.law.inverse) - double(how.knob) * distance
                                                   : far < double(how.knob);
       choice.value = defer ? 0.f : 1.f;

@@ -142,7 +142,7 @@ def test_row_pointers_do_not_lead_out_of_the_arrays(stand_in, tmp_path):
         tree_attention(query, cached, values, prefix, tree.row_ptr, bits)
     wanted = ("accept_", "block_", "verify_", "walk_", "relaxed_", "round_", "select_", "tree_", "merge_", "residual_")
     chosen = [entry for entry in launches if entry[0].startswith(wanted)]
-    assert len({entry[0] for entry in chosen}) == 12
+    assert len({entry[0] for entry in chosen}) == 13
     assert replay(sanitizer_build("address"), chosen, tmp_path) == ""
 
 
