@@ -49,6 +49,16 @@ def test_what_other_texts_taught_does_not_silence_a_new_one():
     assert min(text(2).rounds(10, 1.0, confidence=0.95)) > 0
 
 
+@pytest.mark.parametrize("name", ["svip", "dloop", None])
+def test_requests_that_end_one_after_the_other_leave_the_last_rounds_without_drafts(name):
+    """The last token of a text is written without a draft, by fewer requests than drafted before."""
+    prompts = [[7, 3, 9, 7, 3], [1], [2, 2, 2, 5, 6, 5, 6, 5], [4, 4]]
+    options = {"drafter": "model", "draft_model": TattleLM(), "policy": name, "temperature": 0.7, "seed": 3}
+    for tokens in range(2, 30):
+        made = specrs.generate(TattleLM(), prompts, max_new_tokens=tokens, **options, **FOREVER)
+        assert [len(one.ids) for one in made] == [tokens] * len(prompts)
+
+
 @pytest.mark.parametrize("name", ["libra", "goodput"])
 def test_b81_the_batch_decides_and_not_the_acceptance(name):
     """B81: acceptance 0.85 throughout; scoring is nearly free for one request and costs by the row for 32."""

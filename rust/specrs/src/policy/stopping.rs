@@ -231,10 +231,11 @@ impl LengthPolicy for Stopping {
         }
     }
 
-    fn observe(&mut self, _round: &Round<'_>, outcome: &Outcome<'_>) {
-        for (b, chain) in self.chains.iter().enumerate() {
+    fn observe(&mut self, round: &Round<'_>, outcome: &Outcome<'_>) {
+        // A round that no draft was asked for leaves the chains of an earlier one, perhaps of more requests.
+        for (b, chain) in self.chains.iter().enumerate().take(round.batch()) {
             let scored = outcome.draft.nodes(b).len();
-            if scored == 0 || b + 1 >= outcome.draft.node_ptr.len() {
+            if scored == 0 {
                 continue;
             }
             let accepted = outcome.accepted_of(b);
