@@ -149,6 +149,10 @@ def bench(
     needing = [m for m in methods if m.partition(":")[0] in ("model", "hybrid", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
+    if "transformers-assisted" in methods and not hasattr(draft_model.model, "generate"):
+        raise InvalidInputError(
+            f"transformers-assisted drafts with a transformers model, and {draft_model.name} runs in llama.cpp"
+        )
     for model in (target, draft_model):
         if model is not None:
             target_cost(model)  # measured before the clock starts
@@ -373,8 +377,8 @@ def _median(runs: Sequence[Run], what: str) -> float:
     return middle
 
 
-def environment(target: Any) -> dict[str, Any]:
-    """Return what a result depends on: versions, processor, threads, dtype, costs."""
+def environment(target: Any, draft_model: Any = None) -> dict[str, Any]:
+    """Return what a result depends on: versions, processor, threads, dtype, costs, the draft model."""
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )
@@ -388,6 +392,9 @@ def environment(target: Any) -> dict[str, Any]:
         "model": target.name,
         **(target.environment() if hasattr(target, "environment") else _torch_environment(target)),
         "cost_table": target_cost(target).to_dict(),
+        "draft_model": None
+        if draft_model is None
+        else {"name": draft_model.name, "backend": getattr(draft_model, "backend", "transformers")},
     }
 
 

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from tests.models.llama_trees import PROMPTS, generate
-from tests.models.toy_llama import law
+from tests.models.toy_llama import VOCABULARY, law
+from tests.toys import TableLM
 
 import specrs
 from specrs.models.llama_cpp import LlamaCppTarget
@@ -33,6 +34,19 @@ def test_rounds_write_what_plain_decoding_writes(target, library, gguf, options,
     assert generate(target, PROMPTS, **law_options, **options) == plain
     report = specrs.generate(target, PROMPTS[1], eos_token_id=None, **law_options, **options).report
     assert report.accepted > 0
+
+
+@pytest.mark.parametrize("drafter", ["model", "hybrid"])
+def test_llama_cpp_drafts_for_a_target_of_another_backend(target, drafter):
+    elsewhere = TableLM(VOCABULARY, law)
+    plain = generate(elsewhere, PROMPTS, drafter="none", max_new_tokens=40)
+    made = specrs.generate(
+        elsewhere, PROMPTS, eos_token_id=None, drafter=drafter, draft_model=target, draft_tokens=6, max_new_tokens=40
+    )
+    assert [one.ids for one in made] == plain
+    assert sum(one.report.accepted_by_source.get("model", 0) for one in made) > 0
+    drawn = {"temperature": 0.7, "seed": 3, "max_new_tokens": 40, "drafter": drafter, "draft_model": target}
+    assert generate(elsewhere, PROMPTS, **drawn) == [generate(elsewhere, prompt, **drawn) for prompt in PROMPTS]
 
 
 def test_the_toy_text_is_the_law_of_the_toy(target):

@@ -96,6 +96,13 @@ def test_command_line(gguf, capsys, tmp_path):
     (prompts / "x.jsonl").write_text(json.dumps(row))
     assert main(["generate", "A", *model, "--no-accelerate"]) == 2
     assert "--no-accelerate is for backend 'transformers'" in capsys.readouterr().err
+    for words, said in [
+        (["--draft-backend", "llama.cpp"], "no draft model"),
+        (["--draft-backend", "llama.cp", "--draft-model", "x"], "did you mean 'llama.cpp'"),
+        (["--drafter", "ssd", "--draft-backend", "llama.cpp", "--draft-model", "x"], "runs its draft model in"),
+    ]:
+        assert main(["generate", "A", *model, *words]) == 2
+        assert said in capsys.readouterr().err
     bench = ["bench", *model, "--prompts", str(prompts), "--methods"]
     assert main([*bench, "transformers"]) == 2
     assert "benches/llama_cpp.py" in capsys.readouterr().err
@@ -114,5 +121,6 @@ def test_bench_through_the_command_line(library, gguf, capsys, tmp_path):
     assert "tokens/pass" in capsys.readouterr().out
     kept = json.loads(record.read_text())
     assert [run["method"] for run in kept["runs"]] == ["none", "cache", "model"]
+    assert kept["environment"]["draft_model"] == {"name": "toy.gguf", "backend": "llama.cpp"}
     assert all(run["identical"] for run in kept["runs"])
     assert kept["environment"]["backend"].startswith("llama-cpp-python")

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             record = {
                 "command": "specrs " + " ".join(sys.argv[1:]),
-                "environment": environment(target),
+                "environment": environment(target, draft_model),
                 "summary": summarise(runs),
                 "against_peers": against_peers(runs),
                 "runs": [asdict(one) for one in runs],

@@ -63,6 +63,9 @@ def add_model(parser: Parser) -> None:
     )
     parser.add_argument("--draft-model", metavar="NAME", help="a smaller model of the same vocabulary")
     parser.add_argument(
+        "--draft-backend", type=one_of("backend", BACKENDS), help="what runs the draft model; default: as the target"
+    )
+    parser.add_argument(
         "--dtype", type=one_of("dtype", ("float32", "bfloat16", "float16")), help="default: as the model was saved"
     )
     parser.add_argument("--device", help="as torch names it; default: cpu")
@@ -157,24 +160,43 @@ def law(arguments: argparse.Namespace) -> dict[str, Any]:
 def load_models(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Load the target, and the draft model or None."""
     from specrs.models import progress
-    from specrs.models.loading import load, require_hf
+    from specrs.models.loading import load
 
-    options = {"dtype": arguments.dtype, "device": arguments.device, "backend": arguments.backend}
-    if arguments.backend == "transformers":
+    backend, draft_backend = arguments.backend, arguments.draft_backend or arguments.backend
+    loads_own = getattr(arguments, "drafter", None) in LOADS_OWN_MODEL
+    if arguments.draft_backend and not arguments.draft_model:
+        raise InvalidInputError(f"--draft-backend is what runs --draft-model, got {draft_backend!r} and no draft model")
+    if arguments.draft_backend and loads_own and draft_backend != "transformers":
+        raise InvalidInputError(
+            f"drafter {arguments.drafter!r} runs its draft model in 'transformers', got --draft-backend {draft_backend}"
+        )
+    options, draft_options = _loading(arguments, backend), _loading(arguments, draft_backend)
+    if backend == draft_backend == "transformers":
+        draft_options["threads"] = None  # torch's are process-wide
+    with progress.terminal() as show:
+        target = load(arguments.model, progress=show, **options)
+        drafting = arguments.draft_model
+        if drafting and not loads_own:
+            drafting = load(drafting, progress=show, **draft_options)
+    return target, drafting
+
+
+def _loading(arguments: argparse.Namespace, backend: str) -> dict[str, Any]:
+    """Return the options of ``add_model`` for ``specrs.load`` with this backend."""
+    options = {"backend": backend, "threads": arguments.threads}
+    if backend == "transformers":
+        from specrs.models.loading import require_hf
+
         require_hf()
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # our own line says what is being loaded
         options["accelerate"] = not arguments.no_accelerate
-    elif arguments.no_accelerate:
-        raise InvalidInputError(f"--no-accelerate is for backend 'transformers', got backend {arguments.backend!r}")
-    with progress.terminal() as show:
-        target = load(arguments.model, threads=arguments.threads, progress=show, **options)
-        drafting = arguments.draft_model
-        if drafting and getattr(arguments, "drafter", None) not in LOADS_OWN_MODEL:
-            threads = arguments.threads if arguments.backend != "transformers" else None  # torch's are process-wide
-            drafting = load(arguments.draft_model, threads=threads, progress=show, **options)
-    return target, drafting
+    elif arguments.no_accelerate and arguments.backend == backend:
+        raise InvalidInputError(f"--no-accelerate is for backend 'transformers', got backend {backend!r}")
+    if backend == arguments.backend:
+        options |= {"dtype": arguments.dtype, "device": arguments.device}
+    return options
 
 
 def method(arguments: argparse.Namespace, draft_model: Any) -> dict[str, Any]:
