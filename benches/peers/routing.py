@@ -4,7 +4,8 @@ One unit of time is a plain forward. A cache round costs ``1 + 0.004`` per draft
 accepts 2.4 tokens. At every position a draft's label is its longest path that equals the text. ``oracle`` knows the
 label of the cache's chain and takes the better of chain and model, as do all rules above it in the table; ``oracle+``
 may take the cache's tree too, as the router does. ``oracle cut`` also cuts each chain to its label. Rules are fitted to
-nothing here: they see each file for the first time.
+nothing here: they see each file for the first time. ``router`` may also verify the cache's draft beside the model's,
+which no oracle does: the longer of the two is accepted.
 
     python benches/peers/routing.py --data DIR [--history 1000000] [--predictor FILE]
 """
@@ -26,6 +27,7 @@ from specrs._core import PayoffPredictor, PayoffRouter
 TOKEN, MODEL_COST, MODEL_ACCEPTED = 0.004, 1.2, 2.4
 #: A model draft of four tokens with this acceptance per token brings 2.4.
 MODEL_NODES, MODEL_ACCEPTANCE = 4, 0.807
+MODEL = ("model", 0, MODEL_NODES)
 #: Longest chain and tree, as the engine's hybrid drafter asks for.
 LONGEST = 64
 
@@ -61,8 +63,8 @@ def states_of(cache: SuffixCache, doc: np.ndarray, prompt: int, most: int) -> li
     return states
 
 
-#: A rule gives what a round verifies: ('chain' | 'tree' | 'model', nodes).
-Rule = Callable[[State, int, int], tuple[str, int]]
+#: A rule gives what a round verifies: 'chain', 'tree' or 'model', how many of the cache's nodes, and of the model's.
+Rule = Callable[[State, int, int], tuple[str, int, int]]
 
 
 def run(files: list[list[State]], rule: Rule) -> tuple[float, float]:
@@ -73,13 +75,12 @@ def run(files: list[list[State]], rule: Rule) -> tuple[float, float]:
         at = 0.0
         while int(at) < len(states):
             state = states[int(at)]
-            arm, nodes = rule(state, number, int(at))
-            if arm == "model":
-                gain, cost = MODEL_ACCEPTED + 1, MODEL_COST
-            else:
-                gain = (state.tree_labels[nodes] if arm == "tree" else min(state.label, nodes)) + 1.0
-                cost = 1 + TOKEN * nodes
-                cached += 1
+            arm, nodes, model = rule(state, number, int(at))
+            accepted = float(state.tree_labels[nodes] if arm == "tree" else min(state.label, nodes))
+            if model:
+                accepted = max(accepted, MODEL_ACCEPTED)
+            gain, cost = accepted + 1, (MODEL_COST if model else 1) + TOKEN * nodes
+            cached += nodes > 0
             tokens, time, rounds, at = tokens + gain, time + cost, rounds + 1, at + gain
     return tokens / time, cached / rounds
 
@@ -87,7 +88,9 @@ def run(files: list[list[State]], rule: Rule) -> tuple[float, float]:
 class Router:
     """The router as the engine drives it: one for all files of a set, in turn, learning from what it was offered."""
 
-    def __init__(self, texts: list[np.ndarray], starts: list[int], predictor: Any, tree: bool) -> None:
+    def __init__(
+        self, texts: list[np.ndarray], starts: list[int], predictor: Any, *, tree: bool = True, beside: bool = True
+    ) -> None:
         self.router = PayoffRouter(
             token_cost=TOKEN,
             model_cost=(MODEL_COST - 1 - TOKEN * MODEL_NODES) / MODEL_NODES,
@@ -96,17 +99,17 @@ class Router:
             explore=0.0,
         )
         self.router.set_predictor(predictor)
-        self.texts, self.starts, self.tree = texts, starts, tree
+        self.texts, self.starts, self.tree, self.beside = texts, starts, tree, beside
         self.running: int | None = None
 
-    def __call__(self, state: State, number: int, at: int) -> tuple[str, int]:
+    def __call__(self, state: State, number: int, at: int) -> tuple[str, int, int]:
         if self.running != number:
             if self.running is not None:
                 self.router.finish(self.running, self.texts[self.running])
             self.router.start(number, self.starts[number])
             self.running = number
         text = self.texts[number][: self.starts[number] + at]
-        arm, nodes = self.router.route(
+        return self.router.route(
             number,
             text,
             state.chain,
@@ -116,35 +119,35 @@ class Router:
             backlog=1,
             uniform=0.5,
             match_length=state.match,
+            beside=self.beside,
         )
-        return ("chain", 0) if arm == "plain" else (arm, nodes)
 
 
-def best(state: State, number: int = 0, at: int = 0) -> tuple[str, int]:
+def best(state: State, number: int = 0, at: int = 0) -> tuple[str, int, int]:
     """Take the better arm, knowing the chain's label."""
     nodes = len(state.chain[0])
     pays = (state.label + 1) / (1 + TOKEN * nodes) > (MODEL_ACCEPTED + 1) / MODEL_COST
-    return ("chain", nodes) if pays else ("model", 0)
+    return ("chain", nodes, 0) if pays else MODEL
 
 
-def best_tree(state: State, number: int, at: int) -> tuple[str, int]:
+def best_tree(state: State, number: int, at: int) -> tuple[str, int, int]:
     """Take the best of whole chain, whole tree and model, knowing all labels."""
     arms = [((state.label + 1) / (1 + TOKEN * len(state.chain[0])), "chain", len(state.chain[0]))]
     nodes = len(state.tree[0])
     arms.append(((state.tree_labels[nodes] + 1) / (1 + TOKEN * nodes), "tree", nodes))
     arms.append(((MODEL_ACCEPTED + 1) / MODEL_COST, "model", 0))
     _, arm, nodes = max(arms)
-    return arm, nodes
+    return MODEL if arm == "model" else (arm, nodes, 0)
 
 
-def best_cut(state: State, number: int, at: int) -> tuple[str, int]:
+def best_cut(state: State, number: int, at: int) -> tuple[str, int, int]:
     """Take the better of the model and the accepted part of the chain, which no rule can know."""
     pays = (state.label + 1) / (1 + TOKEN * state.label) > (MODEL_ACCEPTED + 1) / MODEL_COST
-    return ("chain", state.label) if pays else ("model", 0)
+    return ("chain", state.label, 0) if pays else MODEL
 
 
 def when(holds: Callable[[State], bool]) -> Rule:
-    return lambda state, number, at: ("chain", len(state.chain[0])) if holds(state) else ("model", 0)
+    return lambda state, number, at: ("chain", len(state.chain[0]), 0) if holds(state) else MODEL
 
 
 def main() -> None:
@@ -175,15 +178,16 @@ def main() -> None:
     for which, chosen in files.items():
         states, texts, starts = (list(column) for column in zip(*chosen, strict=True))
         rules: dict[str, Rule] = {
-            "model only": lambda state, number, at: ("model", 0),
-            "cache only": lambda state, number, at: ("chain", max(1, len(state.chain[0]))),
+            "model only": lambda state, number, at: MODEL,
+            "cache only": lambda state, number, at: ("chain", max(1, len(state.chain[0])), 0),
             "match >= 5": when(lambda state: state.match >= 5),
             "expected >= 6": when(lambda state: state.paths.sum() >= 6),
             "oracle": best,
             "oracle cut": best_cut,
             "oracle+": best_tree,
-            "router, chains": Router(texts, starts, predictor, tree=False),
-            "router": Router(texts, starts, predictor, tree=True),
+            "router, chains": Router(texts, starts, predictor, tree=False, beside=False),
+            "router, one arm": Router(texts, starts, predictor, beside=False),
+            "router": Router(texts, starts, predictor),
         }
         rows = {name: run(states, rule) for name, rule in rules.items()}
         oracle, wider = rows["oracle"][0], rows["oracle+"][0]

@@ -826,8 +826,12 @@ class PayoffRouter:
         backlog: int | None = None,
         uniform: float,
         match_length: int = 0,
-    ) -> tuple[Literal["chain", "tree", "model", "plain"], int]:
-        """Return which draft to verify and how many of its nodes, learning from earlier drafts by ``text``.
+        beside: bool = False,
+    ) -> tuple[Literal["chain", "tree", "model", "plain"], int, int]:
+        """Return which draft to verify, learning from earlier drafts by ``text``.
+
+        With it come the number of the cache's nodes and the number of tokens that the model drafter is to draft. Both
+        are positive where the cache's chain or tree is to be verified beside the model's draft, as one tree.
 
         Parameters
         ----------
@@ -848,6 +852,8 @@ class PayoffRouter:
             A coin in [0, 1) that decides on exploration.
         match_length : int
             Longest match behind the cache's drafts.
+        beside : bool
+            Whether the two may be verified together.
         """
 
     def weigh(self, path_probs: npt.NDArray[np.float32]) -> int:

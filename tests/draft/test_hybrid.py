@@ -18,6 +18,7 @@ from specrs.drafters.hybrid import LEAST_CONFIDENCE, HybridDrafter
 from specrs.drafters.model import ModelDrafter
 from specrs.errors import UnsupportedModelError
 from specrs.methods import make_drafter
+from specrs.policies.payoff import Payoff
 
 PROMPTS = [[7, 3, 9, 7, 3], [1], [2, 2, 2, 5, 6, 5, 6, 5]]
 FOREVER = {"eos_token_id": None}
@@ -61,6 +62,28 @@ def test_each_arm_is_taken_where_it_pays():
         taken[cost] = made.report.accepted_by_source
     assert taken[0.01]["model"] > 0
     assert "model" not in taken[50.0]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_where_rows_are_cheap_greedy_texts_have_both_drafts_verified_together(batch, temperature, monkeypatch):
+    """The draft model is right now and then and so is the cache; together they bring more, and the same text."""
+    # The toy's rows are dear; here the router keeps to the costs that it is told.
+    monkeypatch.setattr(Payoff, "observe", lambda *of_a_round: None)
+    monkeypatch.setattr(HybridDrafter, "length_policy", lambda self, *measured: Payoff(self.router, 40))
+    options = {"max_new_tokens": 120, "temperature": temperature, **FOREVER}
+    target, prompts = TattleLM(habit=4.0), PROMPTS[-batch:]
+    router = PayoffRouter(model_cost=0.02, token_cost=0.0005, explore=0.0)
+    drafter = HybridDrafter(32, model=ModelDrafter(TattleLM(habit=6.0), 32), router=router, clock=lambda: 0.0)
+    made = specrs.generate(target, prompts, drafter=drafter, **options)
+    taken = sum((Counter(one.report.accepted_by_source) for one in made), Counter())
+    together = taken["model+chain"] + taken["model+tree"]
+    if temperature:
+        assert not together, "the rule for drawn tokens knows chains alone"
+        return
+    assert together > 0, taken
+    plain = specrs.generate(target, prompts, drafter="none", **options)
+    assert [one.ids for one in made] == [one.ids for one in plain]
 
 
 @pytest.mark.parametrize("shuffle", [0, 1])

@@ -113,7 +113,7 @@ def test_the_assistant_model_copes_with_rounds_that_were_not_its_own():
             return super().get_candidates(input_ids, *arguments, **keywords)
 
         def _route(self, request, draft, *, other):
-            return ("model", 4) if self.turn else super()._route(request, draft, other=False)
+            return ("model", 0, 4) if self.turn else super()._route(request, draft, other=False)
 
     model, assistant = tiny("llama", 3.0), tiny("llama", 3.0, seed=1)
     generator = InTurn(router=PayoffRouter(token_cost=0.001))

@@ -19,7 +19,7 @@ def chain(tokens: list[int], confidence: list[float]) -> Any:
     return np.array(tokens, np.uint32), parents, np.array(confidence, np.float32)
 
 
-def route(router: PayoffRouter, offer: Any, text: Any = (), **options: Any) -> tuple[str, int]:
+def route(router: PayoffRouter, offer: Any, text: Any = (), **options: Any) -> tuple[str, int, int]:
     settings = {"budget": 40, "remaining": 500, "uniform": 0.5, **options}
     return router.route(1, np.asarray(text, np.uint32), offer, **settings)
 
@@ -37,13 +37,25 @@ def test_routes_a_copy_to_the_cache_and_new_text_to_the_model() -> None:
     router = started(token_cost=0.01, model_cost=0.1)
     cache.start(1, text[:60])
     tokens, parents, _, confidence, *_ = cache.draft(1, 16)
-    assert route(router, (tokens, parents, confidence), backlog=1) == ("chain", 16)
+    assert route(router, (tokens, parents, confidence), backlog=1) == ("chain", 16, 0)
     cache.start(2, [9999])
     tokens, parents, _, confidence, *_ = cache.draft(2, 16)
-    arm, nodes = route(router, (tokens, parents, confidence), backlog=1)
-    assert arm == "model"
-    assert 1 <= nodes <= 8
-    assert route(router, NOTHING) == ("plain", 0)
+    arm, nodes, drafted = route(router, (tokens, parents, confidence), backlog=1)
+    assert (arm, nodes) == ("model", 0)
+    assert 1 <= drafted <= 8
+    assert route(router, NOTHING) == ("plain", 0, 0)
+
+
+def test_a_cheap_row_has_both_verified_together() -> None:
+    router = started(token_cost=0.004, model_cost=0.05)
+    offer = chain(list(range(12)), [0.1] + 11 * [0.97])
+    arm, nodes, drafted = route(router, offer, backlog=1, beside=True)
+    assert arm == "chain"
+    assert 0 < drafted < nodes
+    assert route(router, offer, backlog=1) == ("model", 0, drafted)
+    again = PayoffRouter.load(router.save())
+    again.start(1, 0)
+    assert route(again, offer, backlog=1, beside=True) == (arm, nodes, drafted)
 
 
 def test_learns_from_drafts_that_were_not_verified() -> None:
@@ -55,7 +67,7 @@ def test_learns_from_drafts_that_were_not_verified() -> None:
     for _ in range(300):
         route(router, offer, text)
         text.append(7)
-    assert route(router, offer, text) == ("plain", 0)
+    assert route(router, offer, text) == ("plain", 0, 0)
     router.finish(1, np.array(text, np.uint32))
     assert router.save() != before
     assert PayoffRouter.load(router.save()).save() == router.save() == router.copy().save()

@@ -1,9 +1,9 @@
-"""Hybrid drafting: each round takes the cache's chain or tree, the model's draft, or none: what pays most."""
+"""Hybrid drafting: each round takes the cache's chain or tree, the model's draft, both, or none: what pays most."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -61,13 +61,15 @@ class _Proposal:
     depths: IndexArray
     confidence: FloatArray
     laws: Any = None
+    model: TokenArray | None = None  # the model's chain, where it drafted
 
 
 class HybridDrafter:
     """Hybrid Verified Decoding (Su et al., arXiv:2606.01019) with the rule of :class:`specrs._core.PayoffRouter`.
 
     The cache drafts in every round: that takes microseconds, and its draft teaches the router whether it is verified
-    or not. The model drafter is asked only where its draft is expected to bring more tokens per second.
+    or not. The model drafter is asked only where its draft is expected to bring more tokens per second. Where a row is
+    cheap, greedy texts have the cache's draft verified beside the model's, as one tree.
 
     Parameters
     ----------
@@ -163,18 +165,17 @@ class HybridDrafter:
         """Choose an arm for each request and return its draft."""
         chains, matches = self._cache.step(requests, budgets, "chain")
         trees = self._cache.step(requests, budgets, "tree")[0] if self._may_branch(requests) else None
-        made: list[_Proposal | None] = []
+        proposals: list[_Proposal] = []
         lengths: dict[int, int] = {}
         for b, request in enumerate(requests):
-            arm, nodes = self._route(request, b, chains, trees, int(matches[b]), budgets[b], len(requests))
-            if arm == "model":
-                lengths[b] = nodes
+            arm, nodes, length = self._route(request, b, chains, trees, int(matches[b]), budgets[b], requests)
+            if length:
+                lengths[b] = length
             drafted = trees if arm == "tree" else chains
             assert drafted is not None
-            made.append(None if arm == "model" else _cut(arm, drafted, b, nodes, self._vocab_size))
+            proposals.append(_cut(arm, drafted, b, nodes, self._vocab_size))
         for b, proposal in self._ask_model(requests, lengths):
-            made[b] = proposal
-        proposals = [proposal for proposal in made if proposal is not None]
+            proposals[b] = _beside(proposal, proposals[b])
         for request, proposal in zip(requests, proposals, strict=True):
             self._proposed[request.id] = proposal
         return self._join(proposals, with_laws=any(_is_repeatable(request) for request in requests))
@@ -193,8 +194,8 @@ class HybridDrafter:
         trees: Draft | None,
         match: int,
         budget: int,
-        batch: int,
-    ) -> tuple[str, int]:
+        requests: Sequence[Request],
+    ) -> tuple[str, int, int]:
         model, coin = self._model, 1.0
         backlog = None
         if model is not None and (model.max_context is None or len(request.tokens) + budget <= model.max_context):
@@ -207,11 +208,12 @@ class HybridDrafter:
             _offer(chains, b),
             None if trees is None else _offer(trees, b),
             budget=budget,
-            batch=1 if _is_repeatable(request) else batch,
+            batch=1 if _is_repeatable(request) else len(requests),
             remaining=max(request.stop.max_new_tokens - request.generated, 0),
             backlog=backlog,
             uniform=coin,
             match_length=match,
+            beside=trees is not None and all(one.sampling.temperature == 0 for one in requests),
         )
 
     def _ask_model(self, requests: Sequence[Request], lengths: dict[int, int]) -> list[tuple[int, _Proposal]]:
@@ -225,7 +227,8 @@ class HybridDrafter:
         draft = self._model.propose(asked, list(lengths.values()))
         seconds = self._clock() - start
         self.router.note_model_time(int(np.diff(draft.node_ptr).max()), len(asked), read, seconds)
-        return [(b, _cut("model", draft, i, None, self._vocab_size)) for i, b in enumerate(lengths)]
+        made = [(b, _cut("model", draft, i, None, self._vocab_size)) for i, b in enumerate(lengths)]
+        return [(b, replace(proposal, model=proposal.tokens)) for b, proposal in made]
 
     def _join(self, proposals: Sequence[_Proposal], *, with_laws: bool) -> Draft:
         tokens = np.concatenate([proposal.tokens for proposal in proposals])
@@ -260,11 +263,11 @@ class HybridDrafter:
         if self._model is not None:
             self._model.commit(request, kept)
         proposal = self._proposed.pop(request.id, None)
-        if proposal is not None and proposal.arm == "model":
-            most = min(len(proposal.tokens), len(kept))
-            equal = proposal.tokens[:most] == kept[:most]
+        if proposal is not None and proposal.model is not None:
+            most = min(len(proposal.model), len(kept))
+            equal = proposal.model[:most] == kept[:most]
             accepted = most if equal.all() else int(equal.argmin())
-            refused = accepted < len(proposal.tokens) and accepted < len(kept)
+            refused = accepted < most
             self._routers[request.id].note_model(request.id, accepted, refused)
 
     def memory_bytes(self) -> int:
@@ -315,6 +318,14 @@ def load_predictor(
 def _is_repeatable(request: Request) -> bool:
     """Return whether the request's text is to be the same again, and would follow the choices made for it."""
     return request.sampling.temperature > 0 and request.sampling.seed is not None
+
+
+def _beside(model: _Proposal, cache: _Proposal) -> _Proposal:
+    """Return the model's chain and, where the cache's draft is verified too, both as one tree: equal paths once."""
+    if not len(cache.tokens):
+        return model
+    drafts = [(one.tokens, one.parents, one.confidence) for one in (model, cache)]
+    return _Proposal(f"model+{cache.arm}", *_core.tree_merge(drafts), model=model.model)
 
 
 def _offer(draft: Draft, b: int) -> tuple[TokenArray, IndexArray, FloatArray]:

@@ -176,12 +176,12 @@ class CacheCandidateGenerator(CandidateGenerator):
         if self._policy is not None:
             self._offered = self._policy.trim([request], draft)
         else:
-            _, nodes = self._route(request, draft, other=False)
+            _, nodes, _ = self._route(request, draft, other=False)
             self._offered = draft.within([nodes])
         return self._offered.tokens
 
-    def _route(self, request: Request, draft: Draft, *, other: bool) -> tuple[str, int]:
-        """Return what pays most, 'chain', 'model' or 'plain', and how many tokens of it."""
+    def _route(self, request: Request, draft: Draft, *, other: bool) -> tuple[str, int, int]:
+        """Return what pays most, 'chain', 'model' or 'plain', and how many tokens of the cache's and the model's."""
         assert self._max_length is not None
         confidence = np.ones(len(draft.tokens), np.float32) if draft.confidence is None else draft.confidence
         return self.router.route(
@@ -252,7 +252,7 @@ class RoutedCandidateGenerator(CacheCandidateGenerator):
         start = time.perf_counter()
         request = self._read(input_ids)
         draft = self._draft_for(request)
-        arm, nodes = self._route(request, draft, other=self.other is not None or self._make_other is not None)
+        arm, nodes, _ = self._route(request, draft, other=self.other is not None or self._make_other is not None)
         self._other_nodes = None
         if arm == "model" and self.other is None and self._make_other is not None:
             self.other = self._make_other(input_ids)

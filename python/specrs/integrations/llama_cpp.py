@@ -101,7 +101,7 @@ class DraftModel:
             self._request, new, self._max_tokens, min_prob=self._min_prob
         )
         # Learns from earlier proposals too, offered or not, by the text that came. 'plain' comes with 0 nodes.
-        _, nodes = self._router.route(
+        _, nodes, _ = self._router.route(
             self._request,
             ids.astype(np.uint32),
             (tokens, parents, confidence),

@@ -96,7 +96,7 @@ def replay(
         while at < len(text):
             tokens, parents, _, confidence, match, _ = cache.step(number, text[read:at], LONGEST, min_prob=LEAST_PROB)
             read = at
-            arm, nodes = router.route(
+            arm, nodes, _ = router.route(
                 number,
                 text[:at],
                 (tokens, parents, confidence),

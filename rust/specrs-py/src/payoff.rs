@@ -7,7 +7,9 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use specrs::policy::payoff::{self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule, replayed};
+use specrs::policy::payoff::{
+    self, CLASSES, Choice, Cost, FEATURES, Mlp, Offer, PayoffOptions, Round, Rule, Shape, replayed,
+};
 
 use crate::arrays::{flat_of, tokens_of};
 use crate::enter::{enter, invalid};
@@ -200,7 +202,7 @@ impl PayoffRouter {
         })
     }
 
-    #[pyo3(signature = (request_id, text, chain, tree = None, *, budget, batch = 1, remaining, backlog = None, uniform, match_length = 0))]
+    #[pyo3(signature = (request_id, text, chain, tree = None, *, budget, batch = 1, remaining, backlog = None, uniform, match_length = 0, beside = false))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     fn route(
         &self,
@@ -215,7 +217,8 @@ impl PayoffRouter {
         backlog: Option<usize>,
         uniform: f64,
         match_length: u32,
-    ) -> PyResult<(&'static str, usize)> {
+        beside: bool,
+    ) -> PyResult<(&'static str, usize, usize)> {
         let text = slice(py, "text", &text)?;
         let mut paths = [Vec::new(), Vec::new()];
         let mut offers = [Offer::default(), Offer::default()];
@@ -229,13 +232,15 @@ impl PayoffRouter {
             offer.path_probs = paths;
         }
         let [chain, tree] = offers;
-        let round = Round { text, chain, tree, budget, batch, remaining, backlog, uniform };
+        let round = Round { text, chain, tree, budget, batch, remaining, backlog, beside, uniform };
         let choice = enter(py, || self.lock().route(request_id, &round))?;
         Ok(match choice {
-            Choice::Chain { nodes } => ("chain", nodes),
-            Choice::Tree { nodes } => ("tree", nodes),
-            Choice::Model { nodes } => ("model", nodes),
-            Choice::Plain => ("plain", 0),
+            Choice::Chain { nodes } => ("chain", nodes, 0),
+            Choice::Tree { nodes } => ("tree", nodes, 0),
+            Choice::Both { shape: Shape::Chain, nodes, model } => ("chain", nodes, model),
+            Choice::Both { shape: Shape::Tree, nodes, model } => ("tree", nodes, model),
+            Choice::Model { nodes } => ("model", 0, nodes),
+            Choice::Plain => ("plain", 0, 0),
         })
     }
 

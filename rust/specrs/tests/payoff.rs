@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use specrs::policy::payoff::{
-    Calibration, Choice, Cost, FEATURES, HIDDEN, Mlp, Offer, PayoffOptions, PayoffRouter, Round, Rule, replayed,
+    Calibration, Choice, Cost, FEATURES, HIDDEN, Mlp, Offer, PayoffOptions, PayoffRouter, Round, Rule, Shape, replayed,
 };
 
 fn router(model_cost: f64) -> PayoffRouter {
@@ -32,6 +32,7 @@ const ALONE: Round<'_> = Round {
     batch: 1,
     remaining: 1000,
     backlog: None,
+    beside: false,
     uniform: 0.5,
 };
 const BESIDE_A_MODEL: Round<'_> = Round { backlog: Some(1), ..ALONE };
@@ -72,6 +73,49 @@ fn the_model_drafter_wins_while_the_cache_has_little() {
         router.note_model(1, 8, false).expect("active");
     }
     assert_eq!(route(&mut router, &[], &[], BESIDE_A_MODEL), Choice::Model { nodes: 8 });
+}
+
+#[test]
+fn a_cheap_row_has_the_caches_draft_verified_beside_the_models() {
+    let chosen = |token_cost: f64, round: Round<'_>| {
+        let options = PayoffOptions { token_cost, model_cost: 0.05, explore: 0.0, ..PayoffOptions::default() };
+        let mut router = PayoffRouter::new(options).expect("valid");
+        router.start(1, 0).expect("a new id");
+        let chain: Vec<f32> = (0..12).map(|depth| 0.1 * 0.97_f32.powi(depth)).collect();
+        route(&mut router, &chain, &[], round)
+    };
+    let both = Round { beside: true, ..BESIDE_A_MODEL };
+    let Choice::Both { shape: Shape::Chain, nodes, model } = chosen(0.004, both) else { panic!("rows are cheap") };
+    assert!(model < nodes && nodes <= 12, "what the model reaches by itself is not the cache's: {model}, {nodes}");
+    assert_eq!(chosen(0.004, BESIDE_A_MODEL), Choice::Model { nodes: model }, "the two cannot be verified together");
+    assert!(matches!(chosen(0.2, both), Choice::Model { .. }), "rows are dear");
+    let Choice::Both { nodes, model, .. } = chosen(0.004, Round { budget: model + 6, ..both }) else {
+        panic!("within the budget")
+    };
+    assert_eq!(nodes, 6);
+    assert!(matches!(chosen(0.004, Round { backlog: None, ..both }), Choice::Chain { .. }), "{model} of no model");
+}
+
+#[test]
+fn a_cache_that_is_wrong_where_the_model_is_is_not_verified_beside_it() {
+    let chosen = |cache_is_right: bool| {
+        let options = PayoffOptions { token_cost: 0.06, model_cost: 0.05, explore: 0.0, ..PayoffOptions::default() };
+        let mut router = PayoffRouter::new(options).expect("valid");
+        router.start(1, 0).expect("a new id");
+        let chain = Offer { tokens: &[5], parents: &[-1], path_probs: &[0.5], match_length: 2 };
+        let round = Round { chain, beside: true, ..BESIDE_A_MODEL };
+        let mut text: Vec<u32> = Vec::new();
+        // As often right as it says: where the model drafter is wrong, or where that is right.
+        for turn in 0..80 {
+            router.route(1, &Round { text: &text, ..round }).expect("sound");
+            let model_is_right = turn % 2 == 0;
+            router.note_model(1, usize::from(model_is_right), !model_is_right).expect("active");
+            text.push(if cache_is_right != model_is_right { 5 } else { 8 });
+        }
+        router.route(1, &Round { text: &text, ..round }).expect("sound")
+    };
+    assert!(matches!(chosen(true), Choice::Both { .. }));
+    assert!(matches!(chosen(false), Choice::Model { .. }));
 }
 
 #[test]
@@ -295,7 +339,8 @@ fn a_router_survives_saving_and_damage_is_refused() {
     }
     for wrong in [
         "",
-        "specrs payoff 2\n",
+        "specrs payoff 3\n",
+        &text.replace("\nnew ", "\nnow "),
         &text.replace("chain", "chian"),
         &text.replace("model 0", "model -0.5 "),
         &text.replace("forward 2 ", "forward 8 "),

@@ -68,6 +68,8 @@ struct Waiting {
     parents: Vec<i32>,
     path_probs: Vec<f32>,
     depth: usize,
+    /// Tokens of the model's draft that were accepted in the same round, if one was refused after them.
+    model: Option<usize>,
     /// What a predictor is trained on, if examples are wanted.
     features: Option<Box<[f32; FEATURES]>>,
 }
@@ -78,6 +80,14 @@ impl Waiting {
         let following = text.get(self.at..).unwrap_or_default();
         self.tokens.iter().zip(following).take_while(|(drafted, written)| drafted == written).count()
     }
+}
+
+/// What became of a cache draft: path probability of each node and whether it was accepted, or would have been.
+pub(super) struct Fate<'a> {
+    pub(super) shape: Shape,
+    pub(super) nodes: &'a [(f32, bool)],
+    /// The node of a chain where the model drafter was wrong, if that drafted too.
+    pub(super) instead: Option<(f32, bool)>,
 }
 
 /// A chain's features and how much of it the text that followed accepts.
@@ -96,6 +106,12 @@ impl Record {
             self.hits = self.hits * KEEP + hit;
             self.tries = self.tries * KEEP + 1.0;
         }
+    }
+
+    /// Adds one event that was expected with probability `expected`: the rate is then a ratio to what was expected.
+    pub(super) fn compare(&mut self, hit: bool, expected: f64) {
+        self.hits = self.hits * KEEP + f64::from(u8::from(hit));
+        self.tries = self.tries * KEEP + expected;
     }
 
     /// The rate, shrunk to `prior`.
@@ -167,18 +183,26 @@ impl RequestState {
             parents: offer.parents.to_vec(),
             path_probs: offer.path_probs.to_vec(),
             depth: depths.into_iter().max().unwrap_or(0),
+            model: None,
             features,
         });
     }
 
-    /// Hands over the nodes of drafts whose fate `text` tells, (shape, path probability, accepted), and the examples that
-    /// were wanted.
+    /// Notes that of the last round's model draft so many tokens were accepted and one was refused.
+    pub(super) fn refused(&mut self, accepted: usize) {
+        let begun = self.last.0;
+        for one in self.waiting.iter_mut().rev().take_while(|one| one.at == begun) {
+            one.model = Some(accepted);
+        }
+    }
+
+    /// Hands over drafts whose fate `text` tells, and the examples that were wanted.
     pub(super) fn label(
         &mut self,
         text: &[u32],
         end: bool,
         examples: &mut Vec<Example>,
-        mut learn: impl FnMut(Shape, &[(f32, bool)]),
+        mut learn: impl FnMut(Fate<'_>),
     ) {
         while let Some(first) = self.waiting.front() {
             let due = end || self.waiting.len() > WAITING || first.at + first.depth <= text.len();
@@ -200,9 +224,10 @@ impl RequestState {
                 }
             }
             let fate = replayed(&first.tokens, &first.parents, following);
-            let known: Vec<(f32, bool)> =
-                fate.into_iter().zip(first.path_probs).filter_map(|(fate, prob)| Some((prob, fate?))).collect();
-            learn(first.shape, &known);
+            let all = fate.into_iter().zip(&first.path_probs);
+            let known: Vec<(f32, bool)> = all.filter_map(|(fate, &prob)| Some((prob, fate?))).collect();
+            let instead = first.model.filter(|_| first.shape == Shape::Chain).and_then(|at| known.get(at).copied());
+            learn(Fate { shape: first.shape, nodes: &known, instead });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A round's question and answer: what is known when it begins, what to verify in it.
 
-use super::request::Offer;
+use super::request::{Offer, Shape};
 use crate::error::Result;
 
 /// What is known of a request when its next round begins.
@@ -20,6 +20,8 @@ pub struct Round<'a> {
     pub remaining: usize,
     /// Committed tokens that the model drafter has not read, at least 1; none where it cannot draft.
     pub backlog: Option<usize>,
+    /// Whether the cache's draft may be verified beside the model's: both begin at the anchor, so this makes a tree.
+    pub beside: bool,
     /// A coin in [0, 1) that decides on exploration.
     pub uniform: f64,
 }
@@ -49,6 +51,15 @@ pub enum Choice {
     Model {
         /// How many tokens are worth drafting.
         nodes: usize,
+    },
+    /// A draft of the model drafter, and beside it the first nodes of the cache's draft.
+    Both {
+        /// Which of the cache's drafts.
+        shape: Shape,
+        /// How many of its nodes are worth verifying beside the model's.
+        nodes: usize,
+        /// How many tokens the model drafts.
+        model: usize,
     },
     /// No draft: one plain step.
     Plain,

@@ -7,13 +7,16 @@ use super::calibration::Calibration;
 use super::cost::Cost;
 use super::features::features_of;
 use super::mlp::Mlp;
-use super::request::{Example, Record, RequestState, Shape};
+use super::request::{Example, Fate, Record, RequestState, Shape};
 use super::round::{Choice, Round, Rule};
 use super::weighing::Known;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Weight of the newest text in what is expected of others.
 const NEWEST_TEXT: f64 = 0.2;
+/// How much of the cache's acceptance holds where the model drafter is wrong, before it is known: what is easy for one is
+/// often easy for both.
+const NEW: f64 = 0.5;
 
 /// Where a router starts from; everything but `explore` and `longest_model` is learned on.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +47,9 @@ pub struct PayoffRouter {
     pub(super) forward: Cost,
     pub(super) model_forward: Cost,
     pub(super) model: Record,
+    /// How often the cache was right where the model drafter was wrong, and how often it should have been were the two
+    /// independent.
+    pub(super) new: Record,
     /// Share of a text's tokens that the cache leaves to others, as the requests so far had it.
     pub(super) left: f64,
     pub(super) options: Knobs,
@@ -84,6 +90,7 @@ impl PayoffRouter {
             forward: Cost::new(1.0 - token_cost.min(0.5), token_cost),
             model_forward: Cost::new(model_cost * 0.98, model_cost * 0.02),
             model: Record::default(),
+            new: Record::default(),
             left: 0.5,
             options: Knobs { acceptance: model_acceptance, longest_model, explore },
             rule: Rule::Rate,
@@ -149,9 +156,9 @@ impl PayoffRouter {
     /// Lets go of a request, learning what its text still tells. Unknown ids are ignored.
     pub fn finish(&mut self, id: u64, text: &[u32]) {
         if let Some(mut request) = self.requests.remove(&id) {
-            let (chain, tree) = (&mut self.chain, &mut self.tree);
+            let (chain, tree, new) = (&mut self.chain, &mut self.tree, &mut self.new);
             let mut examples = Vec::new();
-            request.label(text, true, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+            request.label(text, true, &mut examples, |fate| observe(chain, tree, new, &fate));
             request.wrote(text.len());
             self.left += NEWEST_TEXT * (request.left(self.left) - self.left);
             if let Some(kept) = &mut self.examples {
@@ -169,9 +176,9 @@ impl PayoffRouter {
         let Some(request) = self.requests.get_mut(&id) else {
             return Err(unknown(id));
         };
-        let (chain, tree) = (&mut self.chain, &mut self.tree);
+        let (chain, tree, new) = (&mut self.chain, &mut self.tree, &mut self.new);
         let mut examples = Vec::new();
-        request.label(round.text, false, &mut examples, |shape, nodes| observe(chain, tree, shape, nodes));
+        request.label(round.text, false, &mut examples, |fate| observe(chain, tree, new, &fate));
         let wanted = self.predictor.is_some() || self.examples.is_some();
         let features = wanted.then(|| Box::new(features_of(request, round, &self.classes)));
         let predicted = features.as_ref().and_then(|known| Some(self.predictor.as_ref()?.predict(known)));
@@ -186,6 +193,7 @@ impl PayoffRouter {
             acceptance: request.model.rate(self.model.rate(self.options.acceptance)),
             written: round.text.len().saturating_sub(request.prompt),
             left: request.left(self.left),
+            new: self.new.rate(NEW).min(1.0),
             predicted,
         };
         let choice = self.choose(round, known);
@@ -203,7 +211,10 @@ impl PayoffRouter {
     pub fn weigh(&self, round: &Round<'_>) -> Result<Choice> {
         round.check()?;
         let acceptance = self.model.rate(self.options.acceptance);
-        Ok(self.choose(round, Known { acceptance, written: 0, left: self.left, predicted: None }))
+        Ok(self.choose(
+            round,
+            Known { acceptance, written: 0, left: self.left, new: self.new.rate(NEW).min(1.0), predicted: None },
+        ))
     }
 
     /// Accepted tokens expected of a cache chain, by its calibrated path probabilities.
@@ -240,6 +251,9 @@ impl PayoffRouter {
     pub fn note_model(&mut self, id: u64, accepted: usize, refused: bool) -> Result<()> {
         let request = self.requests.get_mut(&id).ok_or_else(|| unknown(id))?;
         request.model.add(accepted, usize::from(refused));
+        if refused {
+            request.refused(accepted);
+        }
         self.model.add(accepted, usize::from(refused));
         Ok(())
     }
@@ -254,10 +268,13 @@ fn unknown(id: u64) -> Error {
     Error::new(ErrorKind::Request, format!("request {id} is not routed: start it first"))
 }
 
-fn observe(chain: &mut Calibration, tree: &mut Calibration, shape: Shape, nodes: &[(f32, bool)]) {
-    let calibration = match shape {
+fn observe(chain: &mut Calibration, tree: &mut Calibration, new: &mut Record, fate: &Fate<'_>) {
+    let calibration = match fate.shape {
         Shape::Chain => chain,
         Shape::Tree => tree,
     };
-    calibration.observe(nodes.iter().copied());
+    if let Some((path_prob, accepted)) = fate.instead {
+        new.compare(accepted, f64::from(calibration.rate(path_prob)));
+    }
+    calibration.observe(fate.nodes.iter().copied());
 }

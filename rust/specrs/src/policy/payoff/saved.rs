@@ -6,7 +6,7 @@ use super::request::Record;
 use super::router::{Knobs, PayoffOptions, PayoffRouter};
 use crate::error::{Error, ErrorKind, Result};
 
-const TITLE: &str = "specrs payoff 3";
+const TITLE: &str = "specrs payoff 4";
 const TABLES: [&str; 6] = ["forward-guess", "forward", "draft-guess", "draft", "chain", "tree"];
 
 fn line(name: &str, first: f64, second: f64) -> String {
@@ -21,7 +21,8 @@ impl PayoffRouter {
         let Record { hits, tries } = self.model;
         let left = self.left;
         let model = format!("model {acceptance} {longest_model} {hits} {tries}");
-        let mut text = format!("{TITLE}\n{model}\nexplore {explore}\nleft {left}\n");
+        let new = line("new", self.new.hits, self.new.tries);
+        let mut text = format!("{TITLE}\n{model}\nexplore {explore}\nleft {left}\n{new}");
         for (name, cost) in [("forward", &self.forward), ("draft", &self.model_forward)] {
             let Guess { base, slope } = cost.guess();
             text += &line(&format!("{name}-guess"), base, slope);
@@ -50,7 +51,7 @@ impl PayoffRouter {
         }
         let mut options = PayoffOptions::default();
         let mut model = Record::default();
-        let mut left = None;
+        let (mut left, mut new) = (None, None);
         let mut tables: [Vec<(f64, f64)>; TABLES.len()] = Default::default();
         for line in lines {
             let wrong = || corrupt(&format!("line {line:?} is not understood"));
@@ -64,6 +65,7 @@ impl PayoffRouter {
                 }
                 ["explore", share] => options.explore = number(share)?,
                 ["left", share] => left = Some(number(share)?),
+                ["new", hits, tries] => new = Some(Record { hits: number(hits)?, tries: number(tries)? }),
                 [name, first, second] => {
                     let table = TABLES.iter().position(|known| *known == name);
                     tables[table.ok_or_else(wrong)?].push((number(first)?, number(second)?));
@@ -89,6 +91,7 @@ impl PayoffRouter {
             return Err(corrupt(&format!("{} hits among {} tries", model.hits, model.tries)));
         }
         router.model = model;
+        router.new = new.ok_or_else(|| corrupt("no comparison of the two drafters"))?;
         router.left =
             left.filter(|share| *share <= 1.0).ok_or_else(|| corrupt("no share of tokens that the cache leaves"))?;
         Ok(router)
