@@ -149,9 +149,10 @@ def bench(
     needing = [m for m in methods if m.partition(":")[0] in ("model", "hybrid", "transformers-assisted")]
     if needing and draft_model is None:
         raise InvalidInputError(f"{', '.join(needing)} needs a draft model")
-    if "transformers-assisted" in methods and not hasattr(draft_model.model, "generate"):
+    drafts_in = getattr(draft_model, "backend", "transformers")
+    if "transformers-assisted" in methods and drafts_in != "transformers":
         raise InvalidInputError(
-            f"transformers-assisted drafts with a transformers model, and {draft_model.name} runs in llama.cpp"
+            f"transformers-assisted drafts with a transformers model, and the draft model runs in {drafts_in}"
         )
     for model in (target, draft_model):
         if model is not None:

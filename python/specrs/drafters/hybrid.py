@@ -324,8 +324,8 @@ def _beside(model: _Proposal, cache: _Proposal) -> _Proposal:
     """Return the model's chain and, where the cache's draft is verified too, both as one tree: equal paths once."""
     if not len(cache.tokens):
         return model
-    drafts = [(one.tokens, one.parents, one.confidence) for one in (model, cache)]
-    return _Proposal(f"model+{cache.arm}", *_core.tree_merge(drafts), model=model.model)
+    merged = _core.tree_merge([(one.tokens, one.parents, one.confidence) for one in (model, cache)])
+    return _Proposal(f"model+{cache.arm}", *merged, model=model.model)
 
 
 def _offer(draft: Draft, b: int) -> tuple[TokenArray, IndexArray, FloatArray]:

@@ -110,7 +110,7 @@ fn a_cache_that_is_wrong_where_the_model_is_is_not_verified_beside_it() {
             router.route(1, &Round { text: &text, ..round }).expect("sound");
             let model_is_right = turn % 2 == 0;
             router.note_model(1, usize::from(model_is_right), !model_is_right).expect("active");
-            text.push(if cache_is_right != model_is_right { 5 } else { 8 });
+            text.push(if cache_is_right == model_is_right { 8 } else { 5 });
         }
         router.route(1, &Round { text: &text, ..round }).expect("sound")
     };
@@ -145,6 +145,20 @@ fn a_long_text_that_the_model_drafter_has_not_read_is_read_if_much_is_left_to_wr
     let text = vec![5; 2000];
     let much = Round { text: &text, remaining: 5000, ..unread };
     assert!(matches!(route(&mut router, &[], &[], much), Choice::Model { .. }));
+}
+
+#[test]
+fn a_prompt_is_read_where_texts_were_long_enough_to_earn_it() {
+    let chosen = |length: usize| {
+        let mut router = router(0.2);
+        for id in 2..12 {
+            router.start(id, 0).expect("a new id");
+            router.finish(id, &vec![5; length]);
+        }
+        route(&mut router, &[], &[], Round { backlog: Some(3000), ..ALONE })
+    };
+    assert_eq!(chosen(10), Choice::Plain);
+    assert!(matches!(chosen(400), Choice::Model { .. }));
 }
 
 #[test]
@@ -341,6 +355,7 @@ fn a_router_survives_saving_and_damage_is_refused() {
         "",
         "specrs payoff 3\n",
         &text.replace("\nnew ", "\nnow "),
+        &text.replace("\nlength ", "\nlengths "),
         &text.replace("chain", "chian"),
         &text.replace("model 0", "model -0.5 "),
         &text.replace("forward 2 ", "forward 8 "),

@@ -14,6 +14,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Weight of the newest text in what is expected of others.
 const NEWEST_TEXT: f64 = 0.2;
+/// By how much the model drafter's acceptance differs from text to text.
+const DIFFER: f64 = 0.1;
+/// Tokens of a text before any was seen.
+const LENGTH: f64 = 128.0;
 /// How much of the cache's acceptance holds where the model drafter is wrong, before it is known: what is easy for one is
 /// often easy for both.
 const NEW: f64 = 0.5;
@@ -52,6 +56,8 @@ pub struct PayoffRouter {
     pub(super) new: Record,
     /// Share of a text's tokens that the cache leaves to others, as the requests so far had it.
     pub(super) left: f64,
+    /// Tokens written for a request, as the requests so far had it.
+    pub(super) length: f64,
     pub(super) options: Knobs,
     pub(super) rule: Rule,
     predictor: Option<Arc<Mlp>>,
@@ -92,6 +98,7 @@ impl PayoffRouter {
             model: Record::default(),
             new: Record::default(),
             left: 0.5,
+            length: LENGTH,
             options: Knobs { acceptance: model_acceptance, longest_model, explore },
             rule: Rule::Rate,
             predictor: None,
@@ -161,6 +168,10 @@ impl PayoffRouter {
             request.label(text, true, &mut examples, |fate| observe(chain, tree, new, &fate));
             request.wrote(text.len());
             self.left += NEWEST_TEXT * (request.left(self.left) - self.left);
+            let written = text.len().saturating_sub(request.prompt);
+            if written > 0 {
+                self.length += NEWEST_TEXT * (written as f64 - self.length);
+            }
             if let Some(kept) = &mut self.examples {
                 kept.append(&mut examples);
             }
@@ -173,6 +184,7 @@ impl PayoffRouter {
     /// If the id is unknown, or the arrays of a draft do not fit together.
     pub fn route(&mut self, id: u64, round: &Round<'_>) -> Result<Choice> {
         round.check()?;
+        let credit = self.acceptance_of_a_new_text();
         let Some(request) = self.requests.get_mut(&id) else {
             return Err(unknown(id));
         };
@@ -190,9 +202,10 @@ impl PayoffRouter {
         request.keep(round.text.len(), Shape::Tree, &round.tree, None);
         request.wrote(round.text.len());
         let known = Known {
-            acceptance: request.model.rate(self.model.rate(self.options.acceptance)),
+            acceptance: request.model.rate(credit),
             written: round.text.len().saturating_sub(request.prompt),
             left: request.left(self.left),
+            length: self.length,
             new: self.new.rate(NEW).min(1.0),
             predicted,
         };
@@ -213,8 +226,22 @@ impl PayoffRouter {
         let acceptance = self.model.rate(self.options.acceptance);
         Ok(self.choose(
             round,
-            Known { acceptance, written: 0, left: self.left, new: self.new.rate(NEW).min(1.0), predicted: None },
+            Known {
+                acceptance,
+                written: 0,
+                left: self.left,
+                length: self.length,
+                new: self.new.rate(NEW).min(1.0),
+                predicted: None,
+            },
         ))
+    }
+
+    /// What the model drafter is given credit for on a text that it has not tried: what others showed, or a little more
+    /// if that is less than the guess, for texts differ and none of its own speaks against it.
+    fn acceptance_of_a_new_text(&self) -> f64 {
+        let (guess, shown) = (self.options.acceptance, self.model.rate(self.options.acceptance));
+        shown.max(guess.min(shown + DIFFER))
     }
 
     /// Accepted tokens expected of a cache chain, by its calibrated path probabilities.

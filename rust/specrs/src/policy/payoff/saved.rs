@@ -19,10 +19,10 @@ impl PayoffRouter {
     pub fn save(&self) -> String {
         let Knobs { acceptance, longest_model, explore } = self.options;
         let Record { hits, tries } = self.model;
-        let left = self.left;
+        let (left, length) = (self.left, self.length);
         let model = format!("model {acceptance} {longest_model} {hits} {tries}");
         let new = line("new", self.new.hits, self.new.tries);
-        let mut text = format!("{TITLE}\n{model}\nexplore {explore}\nleft {left}\n{new}");
+        let mut text = format!("{TITLE}\n{model}\nexplore {explore}\nleft {left}\nlength {length}\n{new}");
         for (name, cost) in [("forward", &self.forward), ("draft", &self.model_forward)] {
             let Guess { base, slope } = cost.guess();
             text += &line(&format!("{name}-guess"), base, slope);
@@ -51,7 +51,7 @@ impl PayoffRouter {
         }
         let mut options = PayoffOptions::default();
         let mut model = Record::default();
-        let (mut left, mut new) = (None, None);
+        let (mut left, mut length, mut new) = (None, None, None);
         let mut tables: [Vec<(f64, f64)>; TABLES.len()] = Default::default();
         for line in lines {
             let wrong = || corrupt(&format!("line {line:?} is not understood"));
@@ -65,6 +65,7 @@ impl PayoffRouter {
                 }
                 ["explore", share] => options.explore = number(share)?,
                 ["left", share] => left = Some(number(share)?),
+                ["length", tokens] => length = Some(number(tokens)?),
                 ["new", hits, tries] => new = Some(Record { hits: number(hits)?, tries: number(tries)? }),
                 [name, first, second] => {
                     let table = TABLES.iter().position(|known| *known == name);
@@ -91,6 +92,7 @@ impl PayoffRouter {
             return Err(corrupt(&format!("{} hits among {} tries", model.hits, model.tries)));
         }
         router.model = model;
+        router.length = length.ok_or_else(|| corrupt("no length of a text"))?;
         router.new = new.ok_or_else(|| corrupt("no comparison of the two drafters"))?;
         router.left =
             left.filter(|share| *share <= 1.0).ok_or_else(|| corrupt("no share of tokens that the cache leaves"))?;

@@ -4,8 +4,6 @@ use super::request::{Offer, Shape};
 use super::round::{Choice, Round, Rule};
 use super::router::PayoffRouter;
 
-/// Tokens that a text is expected to go on for at least.
-const SHORT: usize = 64;
 /// Share of reading what the cache wrote that the model drafter's next round has to pay for.
 const NEXT_FEW: f64 = 0.5;
 /// The model drafter's estimate has to beat plain decoding by this factor: a gain within the estimate's error is none.
@@ -62,6 +60,8 @@ pub(super) struct Known {
     pub(super) written: usize,
     /// Share of the text's tokens that the cache leaves to others.
     pub(super) left: f64,
+    /// Tokens that earlier requests were given.
+    pub(super) length: f64,
     /// How much of the cache's acceptance holds where the model drafter is wrong.
     pub(super) new: f64,
     /// Accepted length of the chain that a predictor expects.
@@ -150,13 +150,15 @@ impl PayoffRouter {
 
     /// The model drafter's best length, and the seconds of that round without what is an investment.
     fn model_arm(&self, round: &Round<'_>, known: Known) -> Option<(Arm, f64)> {
-        let Known { acceptance, written, left, .. } = known;
+        let Known { acceptance, written, left, length, .. } = known;
         let backlog = round.backlog?.max(1);
         let batch = round.batch.max(1) as f64;
         let token = self.model_forward.seconds(round.batch.max(1)) / batch;
         let read = self.model_forward.seconds(backlog) - self.model_forward.seconds(1);
-        // A text goes on for about as long as it has gone on already; what the cache writes of it is not the model's gain.
-        let ahead = (round.remaining.min(written.max(SHORT)) as f64 * left).max(1.0);
+        // A text becomes as long as others were, and goes on for about as long as it has gone on already; what the cache
+        // writes of it is not the model's gain.
+        let onward = (length - written as f64).max(written as f64);
+        let ahead = ((round.remaining as f64).min(onward) * left).max(1.0);
         let mut best: Option<(Arm, f64)> = None;
         let (mut survival, mut tokens) = (1.0, 1.0);
         for nodes in 1..=round.budget.min(self.options.longest_model) {
