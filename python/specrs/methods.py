@@ -23,7 +23,7 @@ DRAFTERS = {
     "none": "plain decoding through the same loop; the baseline",
     "cache": "continues the longest suffix of the text that occurred before; no model",
     "model": "a smaller model of the same vocabulary (draft_model=)",
-    "hybrid": "each round the cache's chain or tree, the model's draft (draft_model=), or none, by what pays most",
+    "hybrid": "each round the cache's chain or tree, the model's draft (draft_model=), both or none, by what pays most",
     "ssd": "drafts while the target verifies, in a process of its own: a model (draft_model=), or text already seen",
 }
 #: Whether a drafter needs a ``draft_model`` or can do without; the others take none.

@@ -2,7 +2,8 @@
 //!
 //! Hybrid Verified Decoding (Su et al., arXiv:2606.01019, 2026) compares a predicted accepted length with a fixed
 //! threshold. Here the arms are compared by the time that their expected tokens save, with costs learned while running, and
-//! the cache draft is cut where one more token costs more than it saves.
+//! the cache draft is cut where it brings most tokens per second. Where rows are cheap it may be verified beside the
+//! model drafter's, as one tree: a cache draft that is probably wrong still insures a draft that is probably short.
 //!
 //! Usage: [`PayoffRouter::start`] a request, [`PayoffRouter::route`] before each of its rounds, and
 //! [`PayoffRouter::finish`] it. Cache drafts that are offered teach the router whether they were verified or not: the
