@@ -56,7 +56,7 @@ def test_a_copy_is_drafted_and_new_text_costs_plain_steps(clock):
     steps, seconds = run(model, COPIED, COPIED, clock)
     assert seconds < 0.4 * 400 * (FIRST + ROW)
     assert steps < 60
-    assert model.acceptance_rate > 0.9
+    assert model.acceptance_rate > 0.85
     fresh = DraftModel()
     steps, seconds = run(fresh, COPIED, NEW, clock)
     assert steps == 400
@@ -111,6 +111,20 @@ def test_steps_that_have_become_slower_count(clock):
     clock.now += 1.0
     assert timer.stop() == pytest.approx(1.0)
     assert timer.stop() is None  # nothing was started
+
+
+def test_a_pause_in_a_step_of_unknown_size_does_not_count(clock):
+    timer = hook._StepClock()
+    for rows, seconds, counts in [
+        (1, 0.05, True),
+        (8, 0.2, True),
+        (40, 300.0, False),
+        (40, 1.0, True),
+        (2, 9.0, False),
+    ]:
+        timer.start(rows)
+        clock.now += seconds
+        assert (timer.stop() is not None) == counts, rows
 
 
 def test_longest_draft(clock):

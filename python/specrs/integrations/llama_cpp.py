@@ -161,13 +161,21 @@ class _StepClock:
             return None
         seconds, self._began = time.perf_counter() - self._began, None
         size = self._rows.bit_length()
-        usual = self._usual.get(size)
+        usual = self._usual_of(size)
         if usual is not None and seconds > PAUSE * usual and self._slow < PATIENCE:
             self._slow += 1
             return None
         self._slow = 0
-        self._usual[size] = seconds if usual is None else usual + 0.2 * (seconds - usual)
+        known = self._usual.get(size, seconds)
+        self._usual[size] = known + 0.2 * (seconds - known)
         return seconds
+
+    def _usual_of(self, size: int) -> float | None:
+        """Return the usual seconds of a step of this size; of an unknown one, at most what its rows cost one by one."""
+        if not self._usual:
+            return None
+        nearest = min(self._usual, key=lambda known: abs(known - size))
+        return self._usual[nearest] * 2.0 ** max(size - nearest, 0)
 
 
 def _register(kind: type) -> None:
