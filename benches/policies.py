@@ -114,6 +114,33 @@ def replay(texts, costs: Costs, make, *, stepwise: bool, longest: int):
     return of_texts
 
 
+def replay_router(texts, costs: Costs, *, longest: int):
+    """Run the hybrid drafter's router without a model over a cache's chains; return the tokens and seconds of each."""
+    router = _core.PayoffRouter(explore=0.0)
+    router.set_costs((list(range(1, len(costs.rows) + 1)), costs.rows.tolist()), None)
+    of_texts = []
+    for number, text in enumerate(texts):
+        drafts, at, tokens, seconds = text["drafts"], 0, 0, 0.0
+        # Traces hold no ids: every token of the text gets its own, and a draft's first wrong one the id 0.
+        written = np.arange(1, len(drafts) + longest + 1, dtype=np.uint32)
+        router.start(number, 0)
+        while at < len(drafts):
+            stated, _, accepted = drafts[at]
+            room = max(0, min(longest, len(stated), len(drafts) - at - 1))
+            ids = np.where(np.arange(room) < accepted, written[at : at + room], 0).astype(np.uint32)
+            chain = (ids, np.arange(-1, room - 1, dtype=np.int32), np.array(stated[:room], np.float32))
+            options = {"budget": longest, "remaining": len(drafts) - at, "uniform": 0.5}
+            _, length, _ = router.route(number, written[:at], chain, **options)
+            score = costs.score(length)
+            router.note_forward(1 + length, score)
+            tokens += 1 + min(accepted, length)
+            seconds += score + OVERHEAD
+            at += 1 + min(accepted, length)
+        router.finish(number, written[: len(drafts)])
+        of_texts.append((tokens, seconds))
+    return of_texts
+
+
 def speed(of_texts) -> float:
     """Tokens per second of some texts together."""
     tokens, seconds = np.sum(of_texts, axis=0)
@@ -226,6 +253,8 @@ def report(path: Path) -> dict:
         rows[f"libra, {calibration}"] = run("libra", options)
     rows["libra, price of the run"] = run("libra", {"price": "run"})
     rows["libra, no hysteresis"] = run("libra", {"hysteresis": 0.0, "probe_every": 0})
+    if not stepwise:
+        rows["hybrid's router, no model"] = over_plain(replay_router(texts, costs, longest=longest))
     oracles = {
         knows: over_plain(replay_oracle(texts, costs, Oracle(texts, costs, knows=knows, **base), longest=longest))
         for knows in ("confidences", "verdict")

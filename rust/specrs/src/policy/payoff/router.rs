@@ -206,7 +206,7 @@ impl PayoffRouter {
             written: round.text.len().saturating_sub(request.prompt),
             left: request.left(self.left),
             length: self.length,
-            new: self.new.rate(NEW).min(1.0),
+            new: share_where_the_model_is_wrong(&self.new),
             predicted,
         };
         let choice = self.choose(round, known);
@@ -231,7 +231,7 @@ impl PayoffRouter {
                 written: 0,
                 left: self.left,
                 length: self.length,
-                new: self.new.rate(NEW).min(1.0),
+                new: share_where_the_model_is_wrong(&self.new),
                 predicted: None,
             },
         ))
@@ -289,6 +289,11 @@ impl PayoffRouter {
     pub fn note_chain(&mut self, nodes: &[(f32, bool)]) {
         self.chain.observe(nodes.iter().copied());
     }
+}
+
+/// How much of the cache's acceptance holds where the model drafter is wrong.
+fn share_where_the_model_is_wrong(new: &Record) -> f64 {
+    new.rate(NEW).min(1.0)
 }
 
 fn unknown(id: u64) -> Error {
